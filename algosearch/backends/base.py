@@ -1,0 +1,101 @@
+"""The contract between the engine and a library that can do convolutions: `Backend` and its `Session`.
+
+Rules that every implementation keeps and `tests/backends/contract.py` checks:
+
+- Every call blocks; nothing here awaits. A session's calls come from two threads: the *prepare* thread (`enumerate`,
+  `build`) and the *lane* (`load`, `launch`, `time`, `check`, `unload`, `destroy`), one call at a time on each; both
+  may be at work at once, on different ops.
+- Only msgspec nouns cross, and a built plan is known by a number: so that a process can stand behind the contract.
+- A candidate that fails is a returned `Failure`. An exception says that the contract or the installation is broken.
+- The op is canonical (`algosearch.ops.canonical`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+
+import msgspec
+
+from algosearch.ops import Op
+from algosearch.records import Built, Burst, Candidate, Environment, Failure, Listing
+
+
+class Device(msgspec.Struct, frozen=True, kw_only=True):
+    """One device that a backend can open."""
+
+    backend: str
+    ordinal: int
+    """The backend's number for it. For choosing and naming only; it never enters a key."""
+    kind: str
+    """The maker's name of the model."""
+    identity: str
+    """What the lane's exclusive lock is named by: one name for one physical device, whatever its ordinal."""
+
+    @property
+    def name(self) -> str:
+        """How `device=` names it: `cpu:0`."""
+        return f"{self.backend}:{self.ordinal}"
+
+
+@runtime_checkable
+class Session(Protocol):
+    """One open device. Owned by one worker, which closes it."""
+
+    environment: Environment
+
+    def enumerate(self, op: Op, width: int | None) -> Listing:
+        """The candidates: at least the first `width` (the backend's own measure if that is more), all if None."""
+        ...
+
+    def build(self, op: Op, candidate: Candidate) -> Built | Failure:
+        """Make a candidate runnable. Never touches the buffers or the timing of what the lane does."""
+        ...
+
+    def load(self, op: Op, workspace_bytes: int) -> Failure | None:
+        """Make and fill the op's buffers and one workspace of this size. `out_of_memory` if they do not fit."""
+        ...
+
+    def launch(self, plan: int, limit_us: float | None) -> Burst | Failure:
+        """The first run of a plan, on the loaded buffers: it may load code, so its time only bounds later ones."""
+        ...
+
+    def time(self, bursts: Sequence[tuple[int, int]], limit_us: float | None) -> tuple[Burst | Failure, ...]:
+        """Run (plan, repeats) one after the other, nothing between them; an outcome for each."""
+        ...
+
+    def check(self, plan: int, against: int | None) -> Failure | None:
+        """Compare the plan's output with another plan's, or with a reference; `wrong_result` or `out_of_bounds` if
+        it is this plan that is wrong."""
+        ...
+
+    def unload(self) -> None:
+        """Give the buffers and the workspace back. Harmless if nothing is loaded."""
+        ...
+
+    def destroy(self, plans: Sequence[int]) -> None:
+        """Forget plans. A number that is not known is ignored."""
+        ...
+
+    def close(self) -> None:
+        """End the session; harmless if called twice. No other call comes after it."""
+        ...
+
+
+@runtime_checkable
+class Backend(Protocol):
+    """A library on this machine. Making one is cheap and touches no device."""
+
+    name: str
+
+    def devices(self) -> tuple[Device, ...]:
+        """What there is to open; empty if the library or its devices are missing."""
+        ...
+
+    def open(self, device: Device) -> Session:
+        """Open one device; blocking, up to seconds.
+
+        Raises:
+            DeviceUnavailable: with the reason and the remedy.
+        """
+        ...

@@ -1,0 +1,254 @@
+"""Every error that algosearch raises on purpose.
+
+One base, few children. A constructor takes facts and builds the sentence, so that a caller can read the
+facts without parsing the text, and the text always says what was asked and what to do next.
+
+A failed *trial* is not here: that is data (`algosearch.records.Failure`). An error here means that a request,
+a setting or a contract is broken.
+
+Invariant: one stored error may be raised to many waiters, so nobody raises a stored instance. `again()`
+makes an equal fresh one; raising one instance twice would grow its traceback with every waiter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Self
+
+__all__ = (
+    "AlgosearchError",
+    "InvalidValue",
+    "InvalidOp",
+    "InvalidPolicy",
+    "InvalidSetting",
+    "NoAlgorithm",
+    "NotCached",
+    "NotCovered",
+    "DeadlineExpired",
+    "SearchFailed",
+    "SearcherClosed",
+    "RequestWithdrawn",
+    "WouldBlockLoop",
+    "UnknownDevice",
+    "DeviceUnavailable",
+    "StoreUnusable",
+    "UndecodableRecord",
+    "ModelError",
+    "UnreadableModel",
+    "UnknownDimension",
+)
+
+
+class AlgosearchError(Exception):
+    """The base of all of them. Its `args` are the facts that the constructor took, in order."""
+
+    def __init__(self, *facts: object) -> None:
+        super().__init__(*facts)
+
+    def again(self) -> Self:
+        """An equal, fresh error with the same cause, to be raised to one more waiter."""
+        fresh = type(self)(*self.args)
+        fresh.__cause__ = self.__cause__
+        return fresh
+
+
+class InvalidValue(AlgosearchError, ValueError):
+    """A noun was built from values that cannot belong together."""
+
+    noun = "value"
+
+    def __init__(self, field: str, value: object, rule: str) -> None:
+        self.field, self.value, self.rule = field, value, rule
+        super().__init__(field, value, rule)
+
+    def __str__(self) -> str:
+        return f"{self.noun}.{self.field} = {self.value!r}: {self.rule}"
+
+
+class InvalidOp(InvalidValue):
+    """A `ConvOp` or `BatchNormOp` that describes no computation."""
+
+    noun = "op"
+
+
+class InvalidPolicy(InvalidValue):
+    """A `Policy` whose values make no sense, such as a negative workspace limit."""
+
+    noun = "policy"
+
+
+class InvalidSetting(AlgosearchError, ValueError):
+    """An environment variable or option that cannot be understood."""
+
+    def __init__(self, name: str, value: object, rule: str) -> None:
+        self.name, self.value, self.rule = name, value, rule
+        super().__init__(name, value, rule)
+
+    def __str__(self) -> str:
+        return f"{self.name} = {self.value!r}: {self.rule}"
+
+
+class NoAlgorithm(AlgosearchError, LookupError):
+    """The search covered what was asked, and no candidate may be used.
+
+    `reasons` has one line a candidate. Loosen the policy (a larger workspace limit, fewer exclusions) or
+    ask another backend.
+    """
+
+    def __init__(self, problem: str, reasons: tuple[str, ...]) -> None:
+        self.problem, self.reasons = problem, reasons
+        super().__init__(problem, reasons)
+
+    def __str__(self) -> str:
+        listed = "; ".join(self.reasons[:8]) or "the backend offers no candidate"
+        more = f"; and {len(self.reasons) - 8} more" if len(self.reasons) > 8 else ""
+        return f"no algorithm for {self.problem}: {listed}{more}"
+
+
+class NotCached(AlgosearchError, LookupError):
+    """Mode `cached`, and the stores cannot answer. `reason` says why it was a miss."""
+
+    def __init__(self, problem: str, reason: str) -> None:
+        self.problem, self.reason = problem, reason
+        super().__init__(problem, reason)
+
+    def __str__(self) -> str:
+        return f"not in the store: {self.problem}: {self.reason}; run `algosearch warm`, or use mode race"
+
+
+class NotCovered(AlgosearchError, LookupError):
+    """A record exists, but none of its searches looked where this policy asks. A named miss."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(reason)
+
+    def __str__(self) -> str:
+        return f"the stored searches do not cover this policy: {self.reason}"
+
+
+class DeadlineExpired(AlgosearchError, TimeoutError):
+    """The deadline passed before even the candidates were known, so no provisional answer exists.
+
+    The search goes on; ask again later.
+    """
+
+    def __init__(self, problem: str, deadline_s: float) -> None:
+        self.problem, self.deadline_s = problem, deadline_s
+        super().__init__(problem, deadline_s)
+
+    def __str__(self) -> str:
+        return f"no answer for {self.problem} within {self.deadline_s} s; the search goes on"
+
+
+class SearchFailed(AlgosearchError, RuntimeError):
+    """A backend broke its contract while searching: a bug or a broken installation, never a slow kernel.
+
+    `__cause__` is the original exception.
+    """
+
+    def __init__(self, problem: str, what: str) -> None:
+        self.problem, self.what = problem, what
+        super().__init__(problem, what)
+
+    def __str__(self) -> str:
+        return f"the search for {self.problem} broke: {self.what}"
+
+
+class SearcherClosed(AlgosearchError, RuntimeError):
+    """The searcher was closed before, or while, this was asked."""
+
+    def __init__(self, what: str = "the searcher is closed; open another one") -> None:
+        super().__init__(what)
+
+
+class RequestWithdrawn(AlgosearchError, RuntimeError):
+    """Somebody awaited a request that had been withdrawn."""
+
+    def __init__(self, problem: str) -> None:
+        self.problem = problem
+        super().__init__(problem)
+
+    def __str__(self) -> str:
+        return f"the request for {self.problem} was withdrawn"
+
+
+class WouldBlockLoop(AlgosearchError, RuntimeError):
+    """A blocking call from a thread in which an event loop runs: it would stop that loop."""
+
+    def __init__(self, call: str, instead: str) -> None:
+        self.call, self.instead = call, instead
+        super().__init__(call, instead)
+
+    def __str__(self) -> str:
+        return f"{self.call} would block the event loop that runs in this thread; use {self.instead}"
+
+
+class UnknownDevice(AlgosearchError, LookupError):
+    """`device=` names something that was not found or not opened."""
+
+    def __init__(self, asked: str, available: Sequence[str]) -> None:
+        self.asked, self.available = asked, tuple(available)
+        super().__init__(asked, self.available)
+
+    def __str__(self) -> str:
+        return f"unknown device {self.asked!r}; there is: {', '.join(self.available) or 'none'}"
+
+
+class DeviceUnavailable(AlgosearchError, RuntimeError):
+    """A device exists but cannot be opened, or a library that it needs is missing."""
+
+    def __init__(self, device: str, reason: str, remedy: str) -> None:
+        self.device, self.reason, self.remedy = device, reason, remedy
+        super().__init__(device, reason, remedy)
+
+    def __str__(self) -> str:
+        return f"{self.device} cannot be used: {self.reason}; {self.remedy}"
+
+
+class StoreUnusable(AlgosearchError, RuntimeError):
+    """A store cannot be opened, read or written. The searcher goes on without it."""
+
+    def __init__(self, location: str, reason: str, remedy: str) -> None:
+        self.location, self.reason, self.remedy = location, reason, remedy
+        super().__init__(location, reason, remedy)
+
+    def __str__(self) -> str:
+        return f"the store {self.location} cannot be used: {self.reason}; {self.remedy}"
+
+
+class UndecodableRecord(AlgosearchError, ValueError):
+    """Stored bytes that are not a record of this key and schema. Always turned into a miss with this reason."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(reason)
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+class ModelError(AlgosearchError, ValueError):
+    """The base of what can be wrong with a model."""
+
+
+class UnreadableModel(ModelError):
+    """Not a model, cut short, or absurd."""
+
+    def __init__(self, source: str, reason: str) -> None:
+        self.source, self.reason = source, reason
+        super().__init__(source, reason)
+
+    def __str__(self) -> str:
+        return f"{self.source}: {self.reason}"
+
+
+class UnknownDimension(ModelError):
+    """The model leaves dimensions open; `flags` sets them, one each."""
+
+    def __init__(self, source: str, names: Sequence[str], flags: Sequence[str]) -> None:
+        self.source, self.names, self.flags = source, tuple(names), tuple(flags)
+        super().__init__(source, self.names, self.flags)
+
+    def __str__(self) -> str:
+        return f"{self.source}: unknown dimension {', '.join(self.names)}; set it with {' '.join(self.flags)}"

@@ -1,0 +1,75 @@
+"""Element types, layouts and the exact arithmetic of tensors that both kinds of op share."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Collection, Iterable
+from math import prod
+from typing import Final, Literal, SupportsIndex, cast
+
+from algosearch.errors import InvalidOp
+
+ElementType = Literal["float16", "bfloat16", "float32", "float64", "int8"]
+AccumulateType = Literal["float16", "float32", "float64", "int32"]
+Layout = Literal["channels_first", "channels_last"]
+
+Shape = tuple[int, ...]
+
+ELEMENT_BYTES: Final[dict[str, int]] = {
+    "float16": 2,
+    "bfloat16": 2,
+    "float32": 4,
+    "float64": 8,
+    "int8": 1,
+    "int32": 4,
+}
+LAYOUTS: Final = ("channels_first", "channels_last")
+
+# What may accumulate what. A library never accumulates in fewer bits than it stores, nor int8 in floats.
+ACCUMULATES: Final[dict[str, tuple[str, ...]]] = {
+    "float16": ("float32", "float16"),
+    "bfloat16": ("float32",),
+    "float32": ("float32",),
+    "float64": ("float64",),
+    "int8": ("int32",),
+}
+
+LARGEST: Final = 2**63 - 1
+"""The largest single size: dimensions cross to C libraries and onto the wire as signed 64-bit integers."""
+
+
+MEMO_LIMIT: Final = 100_000
+"""Valid ops remembered by value, of each class; beyond it the memo starts afresh, which costs time only."""
+
+
+def element_bytes(shape: Shape, element_type: str) -> int:
+    """Bytes of a dense tensor; exact at any size."""
+    return prod(shape) * ELEMENT_BYTES[element_type]
+
+
+def whole(field: str, value: object, *, least: int) -> int:
+    """A plain int of at least `least` from an int, a bool or a numpy integer.
+
+    Raises:
+        InvalidOp: it is no integer (a float is none, even 3.0), or out of range.
+    """
+    try:
+        number = int(operator.index(cast("SupportsIndex", value)))
+    except TypeError:
+        raise InvalidOp(field, value, "must be an integer") from None
+    if not least <= number <= LARGEST:
+        raise InvalidOp(field, value, f"must be from {least} to 2**63 - 1")
+    return number
+
+
+def whole_tuple(field: str, value: object, *, least: int) -> Shape:
+    """A tuple of plain ints from any iterable of integers (not a string, whose items are no integers)."""
+    if isinstance(value, str | bytes) or not isinstance(value, Iterable):
+        raise InvalidOp(field, value, "must be a sequence of integers")
+    return tuple(whole(field, item, least=least) for item in value)
+
+
+def one_of(field: str, value: object, allowed: Collection[str]) -> None:
+    """Raises InvalidOp unless `value` is one of the allowed words."""
+    if value not in allowed:
+        raise InvalidOp(field, value, f"must be one of {', '.join(allowed)}")

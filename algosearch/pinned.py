@@ -1,0 +1,111 @@
+"""One daemon thread that does one owner's blocking work: the seam between awaiting and blocking.
+
+The prepare and the lane of a worker and the connection of a directory store each live in one of these.
+
+Why a thread of our own, not `anyio.to_thread`, `asyncio.to_thread` or an executor: those join their threads
+when the interpreter exits, so that one hung library call hangs the exit; and they take any idle thread, while
+a SQLite connection, a cuDNN handle and CUDA's current device belong to *the* thread that made them.
+
+Guarantees: jobs run one at a time, in the order they were posted; a job once begun is never interrupted (a
+running kernel cannot be stopped), so cancelling the caller of `run` leaves it to finish by itself with its
+result dropped; after `stop` what was queued still runs, and what is posted later is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class PinnedThread:
+    """A named daemon thread with a queue of calls. Owned by whoever made it, who must `stop` it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._stopped = False
+        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+        self._thread.start()
+
+    def __repr__(self) -> str:
+        state = "stopped" if self._stopped else "running"
+        return f"<PinnedThread {self.name} {state}, {self._jobs.qsize()} queued>"
+
+    @property
+    def ident(self) -> int | None:
+        """The thread's identifier, so that code can assert that it runs here."""
+        return self._thread.ident
+
+    def post(self, job: Callable[[], None]) -> bool:
+        """Queue `job` from any thread. It must not raise. False if the thread was stopped."""
+        with self._lock:
+            if self._stopped:
+                return False
+            self._jobs.put(job)
+            return True
+
+    async def run(self, call: Callable[..., T], *args: Any) -> T:
+        """Do `call(*args)` in the thread and give its result to this task.
+
+        Raises:
+            whatever the call raises; RuntimeError if the thread was stopped.
+
+        Cancellation: the caller returns at once; a call that has not begun is skipped, one that has begun
+        runs on and its result is dropped.
+        """
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[T] = loop.create_future()
+
+        def job() -> None:
+            if answer.cancelled():
+                return
+            try:
+                result = call(*args)
+            except BaseException as error:
+                _tell(loop, answer, None, error)
+            else:
+                _tell(loop, answer, result, None)
+
+        if not self.post(job):
+            raise RuntimeError(f"the thread {self.name} was stopped")
+        return await answer
+
+    def stop(self) -> None:
+        """Take no more jobs and end when the queued ones are done. May be called twice, from any thread."""
+        with self._lock:
+            if not self._stopped:
+                self._stopped = True
+                self._jobs.put(None)
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait for the end after `stop`. False if a job still runs; the daemon thread then dies with the process."""
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            job()
+            del job  # else the last job's objects would live until the next one comes
+
+
+def _tell(
+    loop: asyncio.AbstractEventLoop, answer: asyncio.Future[Any], result: object, error: BaseException | None
+) -> None:
+    def settle() -> None:
+        if answer.cancelled():
+            return
+        if error is None:
+            answer.set_result(result)
+        else:
+            answer.set_exception(error)
+
+    # RuntimeError: the loop was closed in the meantime, and nobody is left to be told.
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(settle)

@@ -1,0 +1,38 @@
+"""What a search finds, and how an answer is picked from it. Frozen nouns and pure functions."""
+
+from __future__ import annotations
+
+from algosearch.records.algorithm import Algorithm, InvalidAlgorithm
+from algosearch.records.choice import Choice, Precision, Rejection, Rule
+from algosearch.records.key import Environment, Key
+from algosearch.records.outcome import Built, Burst, Listing
+from algosearch.records.policy import DEFAULT_POLICY, Policy
+from algosearch.records.record import Provenance, Record, Search, SearchMode
+from algosearch.records.trial import FACTS, Candidate, Failure, FailureKind, Stage, Trial, refusable
+
+__all__ = (
+    "Algorithm",
+    "InvalidAlgorithm",
+    "Candidate",
+    "Listing",
+    "Built",
+    "Burst",
+    "Failure",
+    "FailureKind",
+    "FACTS",
+    "Stage",
+    "Trial",
+    "refusable",
+    "Provenance",
+    "Search",
+    "SearchMode",
+    "Record",
+    "Environment",
+    "Key",
+    "Policy",
+    "DEFAULT_POLICY",
+    "Choice",
+    "Precision",
+    "Rejection",
+    "Rule",
+)

@@ -1,0 +1,84 @@
+"""`Choice`: what a policy picked from a record for one caller; `Rejection`: why another candidate was not it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from algosearch.records.trial import Failure
+
+Precision = Literal["final", "coarse", "heuristic"]
+Rule = Literal[
+    "failed",
+    "workspace_limit",
+    "nondeterministic",
+    "tf32",
+    "reduced_precision",
+    "down_converts",
+    "range_limited",
+    "runtime_compiled",
+    "unknown_note",
+    "excluded",
+    "not_tried",
+    "screened",
+    "slower",
+    "tie",
+]
+
+
+class Rejection(msgspec.Struct, frozen=True, gc=False):
+    """Why one candidate was not picked."""
+
+    algorithm: str
+    rule: Rule
+    workspace_bytes: int
+    time_us: float | None = None
+    failure: Failure | None = None
+
+    def describe(self) -> str:
+        """One line: `cpu/numpy:fft: needs 9437184 bytes of workspace, more than the limit`."""
+        match self.rule:
+            case "failed":
+                assert self.failure is not None
+                why = f"{self.failure.kind}: {self.failure.message}"
+            case "workspace_limit":
+                why = f"needs {self.workspace_bytes} bytes of workspace, more than the limit"
+            case "not_tried":
+                why = "was listed and never run"
+            case "screened":
+                why = f"dropped early at {self.time_us} µs: another is clearly faster and asks for nothing more"
+            case "slower":
+                why = f"slower: {self.time_us} µs"
+            case "tie":
+                why = f"a tie at {self.time_us} µs, lost on preference, workspace, determinism or the library's order"
+            case "excluded":
+                why = "excluded by the policy"
+            case _:
+                why = f"the policy refuses {self.rule}"
+        return f"{self.algorithm}: {why}"
+
+
+class Choice(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One answer: which algorithm, and the bytes of workspace that it needs."""
+
+    algorithm: str
+    workspace_bytes: int
+    notes: tuple[str, ...] = ()
+    time_us: float | None = None
+    """The picked algorithm's time a run; None if nothing was run."""
+    first_us: float | None = None
+    """The time of the library's own first candidate that the policy admits, to see what the search gained."""
+    precision: Precision = "final"
+    """`final`: timed against its rivals for this policy; `coarse`: from few samples taken for other policies;
+    `heuristic`: the library's guess, never run."""
+    provisional: bool = False
+    """True if a better-founded answer may follow: mode heuristic, or a deadline that passed."""
+    tie_window: float = 0.0
+    """Relative: the pick is at most this much slower than the best candidate looked at, measuring errors counted."""
+    digest: str = ""
+    """The key's digest."""
+    generation: int = 0
+    """The record's generation."""
+    rejections: tuple[Rejection, ...] = ()
+    """One for each other candidate of the search, in the library's order."""

@@ -1,0 +1,115 @@
+"""`Key`: what a record is about. A whitelist: the problem, and the environment that its answer depends on.
+
+In the key: every field of the canonical op, and of the environment the backend, the device's *kind*, the library
+versions, and what changes the candidate set. Never in it: an ordinal or a host (equal devices share), a Python hash
+(differs by process), a policy (a record holds every trial; a policy is another pick from it).
+
+Rejected: hashing the environment wholesale (always changes, so that nothing is ever found again: XLA's fingerprint
+had to be switched off for that), and pickled or tuple keys (equal values with other bytes: diskcache#54).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Final
+
+import msgspec
+
+from algosearch.ops import BatchNormOp, ConvOp, Op, canonical
+
+KEY_SCHEMA: Final = 1
+"""Counts up when the same problem would get another key, or a key another meaning."""
+
+PROBLEM_INGREDIENTS: Final[dict[str, frozenset[str]]] = {
+    "conv": frozenset(ConvOp.__struct_fields__),
+    "batch_norm": frozenset(BatchNormOp.__struct_fields__),
+}
+"""What of an op enters the key: everything. A test fails when a field is added and its key does not change."""
+
+
+class Environment(msgspec.Struct, frozen=True, kw_only=True, gc=False, forbid_unknown_fields=True):
+    """What an answer depends on beside the problem. Two devices with equal environments share every record."""
+
+    backend: str
+    device: str
+    """The device's kind: the maker's name of the model, never an ordinal."""
+    facts: tuple[tuple[str, str], ...] = ()
+    """Named facts, sorted: compute capability, memory class, library versions, available compilers, set overrides."""
+    incomplete: str | None = None
+    """Why nothing may be stored from here (a library part is missing, say); None if all is well. Not in the key."""
+
+
+class _KeyText(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    schema: int
+    problem: Op
+    backend: str
+    device: str
+    facts: dict[str, str]
+
+
+_encode = msgspec.json.Encoder(order="sorted").encode
+_decode = msgspec.json.Decoder(_KeyText, strict=True).decode
+
+
+class Key(msgspec.Struct, frozen=True, gc=False):
+    """The identity of a record. Make it with `Key.of`; equal problems in equal environments have equal keys."""
+
+    text: str
+    """Canonical JSON of all ingredients. It is stored beside the record and compared on every read."""
+    digest: str
+    """SHA-256 of `text` in hex: the name under which stores file the record."""
+
+    @classmethod
+    def of(cls, op: Op, environment: Environment) -> Key:
+        """The key of `op` (in any of its equal descriptions) in an environment."""
+        text = _encode(
+            _KeyText(
+                schema=KEY_SCHEMA,
+                problem=canonical(op),
+                backend=environment.backend,
+                device=environment.device,
+                facts=dict(environment.facts),
+            )
+        )
+        return cls(text.decode(), hashlib.sha256(text).hexdigest())
+
+    @classmethod
+    def from_text(cls, text: str) -> Key:
+        """The key of stored text, taken as it is: `problem` and `environment` check it."""
+        return cls(text, hashlib.sha256(text.encode()).hexdigest())
+
+    @property
+    def problem(self) -> Op:
+        """The canonical op.
+
+        Raises:
+            msgspec.ValidationError, InvalidOp: the text is not that of a key of this schema.
+        """
+        return _decode(self.text).problem
+
+    @property
+    def environment(self) -> Environment:
+        """The environment, which was complete, or nothing had been stored."""
+        parts = _decode(self.text)
+        return Environment(backend=parts.backend, device=parts.device, facts=tuple(sorted(parts.facts.items())))
+
+    @property
+    def ingredients(self) -> dict[str, str]:
+        """Every named ingredient with its value as text: `problem.stride` → `[2,2]`, `facts.numpy` → `2.4.6`."""
+        flat: dict[str, str] = {}
+        for name, value in msgspec.json.decode(self.text).items():
+            if isinstance(value, dict):
+                for inner, item in value.items():
+                    flat[f"{name}.{inner}"] = item if isinstance(item, str) else _encode(item).decode()
+            else:
+                flat[name] = value if isinstance(value, str) else _encode(value).decode()
+        return flat
+
+    def difference(self, other: Key) -> tuple[tuple[str, str | None, str | None], ...]:
+        """(ingredient, here, there) for each ingredient that differs; None where a side has none."""
+        here, there = self.ingredients, other.ingredients
+        return tuple(
+            (name, here.get(name), there.get(name))
+            for name in sorted(here.keys() | there.keys())
+            if here.get(name) != there.get(name)
+        )

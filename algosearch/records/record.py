@@ -1,0 +1,55 @@
+"""`Record`: all that is known of one key: a tuple of searches, each with every trial.
+
+Invariants:
+- A record only grows: a further search is appended, so that no answer already given changes (a policy is answered
+  from the first search that covers it). Only a repair replaces it, with a new generation.
+- `revision` is the number of searches: the compare-and-swap value of `Store.commit`.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from algosearch.records.key import Key
+from algosearch.records.trial import Trial
+
+SearchMode = Literal["race", "exhaustive"]
+
+
+class Provenance(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
+    """Where a search comes from. Never part of a key."""
+
+    version: str
+    """Of algosearch."""
+    found_at_s: int
+    """Unix time of the end of the search."""
+    seconds: float
+    """What the search cost, waiting in queues not counted."""
+    alone: bool = False
+    """True if it was found while the shared store could not be reached."""
+
+
+class Search(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False, forbid_unknown_fields=True):
+    """One search: every candidate that was known, and what became of it."""
+
+    mode: SearchMode
+    complete: bool
+    """True if the library had no more candidates than the trials name."""
+    trials: tuple[Trial, ...]
+    provenance: Provenance
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Everything known of one key. Immutable: to add is to make another with one more search."""
+
+    key: Key
+    searches: tuple[Search, ...]
+    generation: int = 0
+    """Counts repairs."""
+
+    @property
+    def revision(self) -> int:
+        """How many searches it holds: what `commit(record, after=…)` compares."""
+        return len(self.searches)

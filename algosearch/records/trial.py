@@ -1,0 +1,95 @@
+"""`Candidate`, `Failure` and `Trial`: what a library offers, and what became of it when it was tried."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import msgspec
+
+FailureKind = Literal[
+    "not_supported",  # a fact: the library refuses this op
+    "build_failed",  # a fact: it accepts and then cannot build
+    "wrong_result",  # a fact: the output is not the convolution's
+    "out_of_bounds",  # a fact: it wrote outside its buffers
+    "out_of_memory",  # trouble: this much memory was not to be had at that moment
+    "timed_out",  # trouble: it ran or built longer than the limit
+    "crashed",  # trouble: the process died of it
+    "launch_failed",  # trouble: the driver refused to run it
+]
+FACTS: Final[frozenset[str]] = frozenset({"not_supported", "build_failed", "wrong_result", "out_of_bounds"})
+"""Kinds that stay true; all others carry their circumstances and deserve a second try elsewhere."""
+
+Stage = Literal["listed", "screened", "coarse", "final"]
+"""How far a candidate came.
+
+`listed`: known with its workspace, never run. `screened`: run, then dropped, because another is clearly faster,
+needs no more workspace and is no worse in any note. `coarse`: on the front of what some policy could pick, timed a
+few times. `final`: timed in interleaved rounds against its rivals for a policy that was asked.
+"""
+
+# Notes are words about a candidate that a policy can refuse. `unknown_<n>` is a note that this version has no
+# word for: kept, and taken as "worse".
+NONDETERMINISTIC: Final = "nondeterministic"
+TF32: Final = "tf32"
+REDUCED_PRECISION: Final = "reduced_precision"
+DOWN_CONVERTS: Final = "down_converts"
+RANGE_LIMITED: Final = "range_limited"
+RUNTIME_COMPILED: Final = "runtime_compiled"
+REFUSABLE: Final[frozenset[str]] = frozenset(
+    {NONDETERMINISTIC, TF32, REDUCED_PRECISION, DOWN_CONVERTS, RANGE_LIMITED, RUNTIME_COMPILED}
+)
+"""The notes that a policy can ask about. Others (`tensor_core`, `winograd`, `fft`) only inform."""
+
+
+def refusable(notes: tuple[str, ...]) -> frozenset[str]:
+    """The part of `notes` that can make a policy refuse: what the race must not trade away for speed."""
+    return frozenset(note for note in notes if note in REFUSABLE or note.startswith("unknown_"))
+
+
+class Failure(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Why a candidate cannot be used. Data, not an exception."""
+
+    kind: FailureKind
+    message: str
+    """The library's own words, with its status code."""
+    circumstances: tuple[tuple[str, str], ...] = ()
+    """What may make it different next time: (`free_bytes`, …), (`limit_us`, …)."""
+
+    @property
+    def is_fact(self) -> bool:
+        """True if trying again cannot help."""
+        return self.kind in FACTS
+
+
+class Candidate(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """An algorithm offered for an op, not yet tried. Read without building it."""
+
+    algorithm: str
+    """The canonical string of `Algorithm`."""
+    rank: int
+    """Place in the library's own order, from 0."""
+    workspace_bytes: int
+    """Temporary device memory that a run needs; 0 means none."""
+    notes: tuple[str, ...] = ()
+    """Sorted words."""
+
+
+class Trial(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False, forbid_unknown_fields=True):
+    """What one candidate did in one search."""
+
+    algorithm: str
+    rank: int
+    workspace_bytes: int
+    notes: tuple[str, ...] = ()
+    stage: Stage = "listed"
+    time_us: float | None = None
+    """The best estimate of one run; None if it never ran to the end. Comparable within one search only."""
+    error_us: float | None = None
+    """Its standard error, such that hypot(a.error_us, b.error_us) is that of the difference of two trials of one
+    search. None with fewer than two samples."""
+    samples_us: tuple[float, ...] = ()
+    """Every burst's time a run, in the order taken, first launches left out; final rounds last."""
+    build_us: float | None = None
+    timing: str = ""
+    """How it was timed: `gated`, `wall`, `virtual`, with `warm` or `rotating` buffers: `wall,warm`."""
+    failure: Failure | None = None
