@@ -5,11 +5,14 @@ Rules that every implementation keeps and `tests/stores/contract.py` checks:
 - Best effort. No method raises because the home is gone, full, locked or lying: a read is a `Miss` with the reason,
   a write that cannot be kept says so in its return value, and one warning is logged for each kind of trouble.
 - `commit` is compare-and-swap on `Record.revision` (and a higher generation always replaces a lower one): the first
-  wins, and the loser is given the winner's record.
+  wins, and the loser is given the winner's record. Where nothing readable is stored, every commit wins, whatever
+  revision it comes after: a store may have forgotten (evicted, deleted, begun afresh), and there is nobody to adopt.
 - Claims are leases: an owner's claim lapses by itself after `expiry_s` unless renewed, by the store's own clock.
   A claim of another owner is never renewed, released or overwritten before it lapses.
+- Where claims cannot be written, each is granted and each renewal succeeds, unless another's claim in force can still
+  be read: to search alone is better than not to search, and `commit` keeps the answers apart.
 - Methods may be called from any task of the loop that opened the store, and survive cancellation: what was begun is
-  finished, and a caller that left is not told.
+  finished, and a caller that left is not told. Before `open` and after `aclose` they answer as a store that is gone.
 """
 
 from __future__ import annotations
@@ -43,7 +46,11 @@ class Committed(msgspec.Struct, frozen=True):
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
-    """A lease on a key's search."""
+    """A lease on a key's search.
+
+    It lapses by the clock alone: once lapsed it cannot be renewed, even if nobody has taken it over. The lapse is
+    counted when *another* owner takes it over; an owner that comes back and claims again did not die.
+    """
 
     digest: str
     owner: str
@@ -51,7 +58,8 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     lapses: int = 0
     """How many claims before this one lapsed without a commit or a release."""
     trying: str = ""
-    """The candidate that is about to be launched, so that who takes over knows what killed the owner."""
+    """The candidate that is about to be launched, so that who takes over knows what killed the owner: a claim that was
+    taken over shows what the lapsed one was trying, until its new owner writes down something else."""
 
 
 class StoreStatistics(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,8 +67,13 @@ class StoreStatistics(msgspec.Struct, frozen=True, kw_only=True):
 
     location: str
     records: int
+    """Undecodable ones included, claims not."""
     bytes: int
+    """Of all records, encoded."""
     writable: bool
+    """False if what is committed now would not be kept."""
+    claims: int = 0
+    """In force or lapsed and not yet taken over."""
     trouble: tuple[str, ...] = ()
     """One line for each kind of trouble met so far."""
 
@@ -70,18 +83,23 @@ class Store(Protocol):
     """A home of records. `open` it on the loop that will use it; whoever opens it closes it."""
 
     location: str
-    """As the user would write it: `memory:`, a path."""
+    """As the user would write it: `memory:`, a path. Where the store chooses by itself, known after `open`."""
 
     async def open(self) -> None:
-        """Get ready.
+        """Get ready. Harmless if it is open.
 
         Raises:
             StoreUnusable: nothing can even be read; the reason and the remedy are in it.
+
+        Cancellation: nothing is left open.
         """
         ...
 
     async def aclose(self) -> None:
-        """Let go. Harmless if called twice or before `open`."""
+        """Let go. Harmless if called twice or before `open`.
+
+        Cancellation: it closes all the same, unattended.
+        """
         ...
 
     async def get_many(self, keys: Sequence[Key]) -> list[Record | Miss]:
@@ -89,16 +107,16 @@ class Store(Protocol):
         ...
 
     async def commit(self, record: Record, *, after: int) -> Committed:
-        """Keep `record` if the stored one has revision `after` (0: none) or a lower generation."""
+        """Keep `record` if the stored one has revision `after` (0: none) or a lower generation, or is not there."""
         ...
 
     async def claim(self, digest: str, owner: str, *, expiry_s: float, trying: str = "") -> Claim:
         """Take the lease if it is free, lapsed or already this owner's; the claim now in force is returned, so
-        `claim.owner == owner` says that it was taken."""
+        `claim.owner == owner` says that it was taken. An empty `trying` leaves what was written down before."""
         ...
 
     async def renew(self, claim: Claim, *, expiry_s: float) -> bool:
-        """Extend the owner's own lease and write down what it is `trying`. False if it is no longer the owner's."""
+        """Extend the owner's own lease and write down what it is `trying`. False if it has lapsed or is another's."""
         ...
 
     async def release(self, claim: Claim) -> None:
@@ -106,11 +124,15 @@ class Store(Protocol):
         ...
 
     async def changes(self) -> bool:
-        """True if somebody else has written since the last call. Cheap: made to be polled."""
+        """True if somebody else has written, records or claims, since `open` or the last call. What this handle wrote
+        does not count; a store of which this is the only handle never says True. Cheap: made to be polled."""
         ...
 
     def scan(self) -> AsyncIterator[tuple[str, Record | Miss]]:
-        """Every (digest, record) in the order of digests, undecodable ones as misses; claims are not records."""
+        """Every (digest, record) in the order of digests, undecodable ones as misses; claims are not records.
+
+        No snapshot: what is written meanwhile is seen if it comes later in the order.
+        """
         ...
 
     async def delete(self, digests: Sequence[str]) -> int:

@@ -1,0 +1,212 @@
+"""`Flight`: the one live search of a key, from the first inquiry to the answers of all.
+
+States, in order; a flight only ever moves right:
+
+    reading → queued → listing → racing → committing → landed | failed | dropped
+
+A flight may land from `reading` (the store knew) or `listing` (nobody needed more than the heuristic). It may be
+dropped, because nobody has an open request any more, until `racing`: then a trial has begun, and what it costs is worth
+keeping.
+
+Lives on the engine's loop; nothing here is touched by another thread.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from time import perf_counter
+from typing import Final, Literal, get_args
+
+import anyio
+
+from algosearch.devices.pool import Pool
+from algosearch.errors import NoAlgorithm, NotCached, NotCovered, SearchFailed
+from algosearch.ops import Op
+from algosearch.records import Candidate, Choice, Key, Listing, Policy, Record, SearchMode
+from algosearch.search.inquiry import Inquiry, Source
+
+logger = logging.getLogger("algosearch.flights")
+
+State = Literal["reading", "queued", "listing", "racing", "committing", "landed", "failed", "dropped"]
+_ORDER: Final[tuple[State, ...]] = get_args(State)
+_DROPPABLE: Final[frozenset[State]] = frozenset({"reading", "queued", "listing"})
+_ENDED: Final[frozenset[State]] = frozenset({"landed", "failed", "dropped"})
+
+
+class Flight:
+    """One key on its way."""
+
+    def __init__(self, key: Key, op: Op, pool: Pool, *, storable: bool) -> None:
+        self.key = key
+        self.op = op
+        """Canonical."""
+        self.pool = pool
+        """The devices that can search it."""
+        self.storable = storable
+        """False if what is found here must not be stored: the environment is incomplete."""
+        self.state: State = "reading"
+        self.listing: Listing | None = None
+        self.record: Record | None = None
+        """The newest record known of this key."""
+        self.trying = ""
+        """What the worker does now, for a progress line. Written by the worker's threads."""
+        self.scope = anyio.CancelScope()
+        """Around everything that may be dropped."""
+        self.listing_lock = anyio.Lock()
+        """Held while the candidates are asked for, so that they are asked for once."""
+        self._inquiries: list[Inquiry] = []
+        self._began = perf_counter()
+
+    def __repr__(self) -> str:
+        return f"<Flight {self.key.digest[:12]} {self.state}, {len(self._inquiries)} inquiries>"
+
+    @property
+    def awaited(self) -> int:
+        """How many wait for it now. Decides who is searched first."""
+        return sum(inquiry.awaited for inquiry in self._inquiries)
+
+    @property
+    def ended(self) -> bool:
+        """True once it has landed, failed or was dropped."""
+        return self.state in _ENDED
+
+    def move(self, state: State) -> None:
+        """Go on to a later state."""
+        assert _ORDER.index(state) > _ORDER.index(self.state), f"{self!r} cannot go back to {state}"
+        self.state = state
+        logger.debug(
+            "%s %s: %s",
+            self.key.digest[:12],
+            state,
+            self.op.describe(),
+            extra={"digest": self.key.digest, "state": state},
+        )
+
+    def join(self, inquiry: Inquiry) -> None:
+        """One more inquiry waits for this key; what is known already, it is told."""
+        assert not self.ended
+        self._inquiries.append(inquiry)
+        inquiry.flight = self
+        if self.listing is not None:
+            inquiry.listed.set(self.listing.candidates)
+
+    def leave(self, inquiry: Inquiry) -> bool:
+        """An inquiry was withdrawn. True if the flight was dropped: it was the last one, and no trial had begun."""
+        if inquiry in self._inquiries:
+            self._inquiries.remove(inquiry)
+        if self._inquiries or self.state not in _DROPPABLE:
+            return False
+        self.move("dropped")
+        self.scope.cancel()
+        return True
+
+    def hand_over(self) -> tuple[Inquiry, ...]:
+        """Those who still wait, taken out, to board the next flight of this key."""
+        inquiries, self._inquiries = tuple(self._inquiries), []
+        return inquiries
+
+    def listed(self, listing: Listing) -> None:
+        """First milestone: the candidates are known. Inquiries of mode heuristic are answered by it."""
+        self.listing = listing
+        for inquiry in tuple(self._inquiries):
+            inquiry.listed.set(listing.candidates)
+            if inquiry.question.mode == "heuristic":
+                self._settle(inquiry, partial(self._first, inquiry, listing.candidates), "heuristic")
+
+    def learned(self, record: Record, source: Source) -> None:
+        """A record is known: whoever it covers is answered; who it does not cover goes on waiting."""
+        if self.record is None or _newness(record) > _newness(self.record):
+            self.record = record
+        record = self.record
+        candidates = candidates_of(record)
+        for inquiry in tuple(self._inquiries):
+            inquiry.listed.set(candidates)
+            self._settle(inquiry, partial(_pick, inquiry, record), source)
+
+    def refuse_cached(self, reason: str) -> None:
+        """It was a miss: inquiries of mode cached get their error."""
+        for inquiry in tuple(self._inquiries):
+            if inquiry.question.mode == "cached":
+                self._inquiries.remove(inquiry)
+                inquiry.fail(NotCached(self.op.describe(), reason))
+
+    def refuse_uncovered(self, mode: SearchMode, policies: tuple[Policy, ...]) -> None:
+        """A search was made for these policies. Who asked one of them and is still not covered would ask for ever."""
+        for inquiry in tuple(self._inquiries):
+            if inquiry.question.policy in policies and inquiry.question.mode in ("race", mode):
+                self._inquiries.remove(inquiry)
+                inquiry.fail(SearchFailed(self.op.describe(), "the search made for this policy does not cover it"))
+
+    def note_trying(self, trying: str) -> None:
+        """What the worker does now; from its threads."""
+        self.trying = trying
+
+    def fail(self, error: Exception) -> None:
+        """Every waiter gets the error."""
+        inquiries, self._inquiries = self._inquiries, []
+        for inquiry in inquiries:
+            inquiry.fail(error)
+
+    def wanted(self) -> tuple[SearchMode, tuple[Policy, ...]] | None:
+        """The mode and the policies that a search is still needed for; None if none is."""
+        modes = {inquiry.question.mode for inquiry in self._inquiries}
+        policies = tuple(
+            dict.fromkeys(i.question.policy for i in self._inquiries if i.question.mode in ("race", "exhaustive"))
+        )
+        if not policies:
+            return None
+        return ("exhaustive" if "exhaustive" in modes else "race"), policies
+
+    @property
+    def is_idle(self) -> bool:
+        """True if nobody waits for anything."""
+        return not self._inquiries
+
+    @property
+    def seconds(self) -> float:
+        """Since it took off."""
+        return perf_counter() - self._began
+
+    def _first(self, inquiry: Inquiry, candidates: tuple[Candidate, ...]) -> Choice:
+        return inquiry.question.policy.first(candidates, problem=self.op.describe(), digest=self.key.digest)
+
+    def _settle(self, inquiry: Inquiry, choose: Callable[[], Choice], source: Source) -> None:
+        try:
+            choice = choose()
+        except NotCovered:
+            return
+        except NoAlgorithm as error:
+            self._inquiries.remove(inquiry)
+            inquiry.source = source
+            inquiry.fail(error)
+        else:
+            self._inquiries.remove(inquiry)
+            inquiry.answer(choice, source)
+
+
+def _newness(record: Record) -> tuple[int, int]:
+    return record.generation, record.revision
+
+
+def _pick(inquiry: Inquiry, record: Record) -> Choice:
+    question = inquiry.question
+    return question.policy.pick(record, mode="exhaustive" if question.mode == "exhaustive" else "race")
+
+
+def candidates_of(record: Record) -> tuple[Candidate, ...]:
+    """The candidates that a record's searches have seen, in the library's order: the first milestone of a hit."""
+    seen: dict[str, Candidate] = {}
+    for search in record.searches:
+        for trial in search.trials:
+            seen.setdefault(
+                trial.algorithm,
+                Candidate(
+                    algorithm=trial.algorithm,
+                    rank=trial.rank,
+                    workspace_bytes=trial.workspace_bytes,
+                    notes=trial.notes,
+                ),
+            )
+    return tuple(sorted(seen.values(), key=lambda candidate: (candidate.rank, candidate.algorithm)))

@@ -1,0 +1,91 @@
+"""`Inquiry`: one question asked in this process, on its way to an answer: op, policy, device and mode.
+
+It is the bridge between the callers' threads and the engine's. Every request for an equal question joins the one
+inquiry; the engine attaches it to the flight of its key. Two equal descriptions of one problem are two inquiries on one
+flight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from algosearch.errors import AlgosearchError, SearchFailed
+from algosearch.ops import Op
+from algosearch.records import Candidate, Choice, Policy
+from algosearch.search.milestone import Milestone
+from algosearch.settings import Mode
+
+if TYPE_CHECKING:
+    from algosearch.search.flight import Flight
+
+Source = Literal["memory", "store", "search", "heuristic"]
+"""Where an answer came from: a record in memory, the store, a search, or nothing but the library's own order."""
+
+
+class Question(msgspec.Struct, frozen=True, cache_hash=True, gc=False):
+    """What is asked. Equal questions share one inquiry."""
+
+    op: Op
+    policy: Policy
+    device: str | None
+    mode: Mode
+
+
+class Inquiry:
+    """The state of one question.
+
+    Invariant: `open_requests` is changed under its searcher's lock only; when it falls to 0 before the answer, the
+    inquiry is withdrawn and never joined again.
+    """
+
+    __slots__ = ("_on_answer", "answered", "flight", "listed", "open_requests", "question", "source", "withdrawn")
+
+    def __init__(self, question: Question, on_answer: Callable[[Inquiry, Choice | None], None]) -> None:
+        self.question = question
+        self.listed: Milestone[tuple[Candidate, ...]] = Milestone()
+        """First milestone: the candidates and the workspace of each."""
+        self.answered: Milestone[Choice] = Milestone()
+        """Second milestone: the choice."""
+        self.open_requests = 0
+        self.withdrawn = False
+        self.source: Source | None = None
+        self.flight: Flight | None = None
+        """The flight of its key; the engine's loop alone looks at it."""
+        self._on_answer = on_answer
+
+    def __repr__(self) -> str:
+        return f"<Inquiry {self.question.op.describe()}, {self.open_requests} open, {self.answered!r}>"
+
+    @property
+    def awaited(self) -> int:
+        """How many wait for it now, for either milestone. Decides who is searched first."""
+        return self.answered.waiting + self.listed.waiting
+
+    def answer(self, choice: Choice, source: Source) -> None:
+        """Settle it with a choice. The searcher's table is filled before the waiters wake."""
+        self.source = source
+        self._on_answer(self, choice)
+        self.answered.set(choice)
+
+    def answer_known(self, choice: Choice) -> None:
+        """Settle it with a choice that the searcher's table had: no flight, no engine."""
+        self.source = "memory"
+        others = (
+            Candidate(algorithm=r.algorithm, rank=0, workspace_bytes=r.workspace_bytes) for r in choice.rejections
+        )
+        pick = Candidate(algorithm=choice.algorithm, rank=0, workspace_bytes=choice.workspace_bytes)
+        self.listed.set((pick, *others))
+        self.answered.set(choice)
+
+    def fail(self, error: Exception) -> None:
+        """Settle both milestones with an error; a milestone that has happened keeps its value."""
+        if not isinstance(error, AlgosearchError):
+            broken = SearchFailed(self.question.op.describe(), f"{type(error).__name__}: {error}")
+            broken.__cause__ = error
+            error = broken
+        self._on_answer(self, None)
+        self.listed.fail(error)
+        self.answered.fail(error)

@@ -1,0 +1,188 @@
+"""`Milestone`: something that happens once, in the engine's thread, and is awaited in any loop or thread.
+
+Guarantees:
+- It is set or failed once; later attempts change nothing and say so.
+- A waiter that is cancelled leaves no trace, and takes nothing from the others: each has a future of its own loop.
+- Setting it costs one `call_soon_threadsafe` a waiting loop, not one a waiter (a self-pipe write is 5 µs, and a
+  thousand tasks may wait).
+- An error is raised to each waiter as a fresh equal one (`AlgosearchError.again`), and not "never retrieved" if nobody
+  waits.
+
+Rejected: `asyncio.shield` of one shared future (twice the time, and futures belong to one loop), `anyio.Event` (the
+same), `concurrent.futures.Future` (its callbacks run in the setting thread, one wake-up each).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from algosearch.errors import AlgosearchError
+
+T = TypeVar("T")
+
+Callback = Callable[[], None]
+
+
+class Milestone(Generic[T]):
+    """One value or error, awaited by many."""
+
+    __slots__ = ("_blocked", "_callbacks", "_error", "_happened", "_lock", "_value", "waiting")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._happened = False
+        self._value: T | None = None
+        self._error: AlgosearchError | None = None
+        self._callbacks: dict[asyncio.AbstractEventLoop, dict[object, Callback]] = {}
+        self._blocked: list[threading.Event] = []
+        self.waiting = 0
+        """How many wait now, over all loops and threads. A plain number: the queue of a device compares thousands."""
+
+    def __repr__(self) -> str:
+        return f"<Milestone {'happened' if self._happened else 'ahead'}, {self.waiting} waiting>"
+
+    @property
+    def happened(self) -> bool:
+        """True once set or failed, for good."""
+        return self._happened
+
+    def set(self, value: T) -> bool:
+        """Let it happen with a value, from any thread. False if it had happened before."""
+        return self._happen(value, None)
+
+    def fail(self, error: AlgosearchError) -> bool:
+        """Let it happen with an error, from any thread. False if it had happened before."""
+        return self._happen(None, error)
+
+    def result(self) -> T:
+        """The value of a milestone that has happened.
+
+        Raises:
+            the error that it was failed with, afresh.
+        """
+        assert self._happened, "asked for the result of a milestone that is still ahead"
+        if self._error is not None:
+            raise self._error.again()
+        return self._value  # type: ignore[return-value]  # None only if T admits it
+
+    async def wait(self) -> T:
+        """Its value, as soon as it has happened; at once, without a checkpoint, if it has.
+
+        Raises:
+            the error that it was failed with, afresh for each waiter.
+
+        Cancellation: the waiter is forgotten; nobody else notices.
+        """
+        if not self._happened:
+            loop = asyncio.get_running_loop()
+            gate: asyncio.Future[None] = loop.create_future()
+            token = self.call_when_happened(loop, lambda: None if gate.done() else gate.set_result(None))
+            try:
+                await gate
+            finally:
+                self.forget(loop, token)
+        return self.result()
+
+    def wait_blocking(self, timeout_s: float | None = None) -> bool:
+        """Block this thread until it has happened, or for so long. True if it has happened."""
+        event = threading.Event()
+        with self._lock:
+            if self._happened:
+                return True
+            self._blocked.append(event)
+            self.waiting += 1
+        try:
+            event.wait(timeout_s)
+        finally:
+            with self._lock:
+                if event in self._blocked:
+                    self._blocked.remove(event)
+                    self.waiting -= 1
+        return self._happened
+
+    def call_when_happened(self, loop: asyncio.AbstractEventLoop, callback: Callback) -> object:
+        """Call back in `loop` once it has happened (soon, if it has). The token is for `forget`.
+
+        Callbacks must not raise.
+        """
+        token = object()
+        with self._lock:
+            if not self._happened:
+                self._callbacks.setdefault(loop, {})[token] = callback
+                self.waiting += 1
+                return token
+        loop.call_soon_threadsafe(callback)
+        return token
+
+    def forget(self, loop: asyncio.AbstractEventLoop, token: object) -> None:
+        """Take a callback back. Harmless if it was called or taken back already."""
+        with self._lock:
+            callbacks = self._callbacks.get(loop)
+            if callbacks is not None and callbacks.pop(token, None) is not None:
+                self.waiting -= 1
+                if not callbacks:
+                    del self._callbacks[loop]
+
+    def _happen(self, value: T | None, error: AlgosearchError | None) -> bool:
+        with self._lock:
+            if self._happened:
+                return False
+            self._value, self._error = value, error
+            self._happened = True
+            callbacks, self._callbacks = self._callbacks, {}
+            blocked, self._blocked = self._blocked, []
+            self.waiting = 0
+        for event in blocked:
+            event.set()
+        for loop, waiting in callbacks.items():
+            # RuntimeError: that loop was closed with its waiters, and nobody is left there.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(_call_all, tuple(waiting.values()))
+        return True
+
+
+def _call_all(callbacks: tuple[Callback, ...]) -> None:
+    for callback in callbacks:
+        callback()
+
+
+async def wait_for_all(milestones: list[Milestone[T]]) -> None:
+    """Return when every one has happened, with a value or an error. One future in all, not one each.
+
+    Cancellation: forgets every one of them.
+    """
+    ahead = [milestone for milestone in milestones if not milestone.happened]
+    if not ahead:
+        return
+    loop = asyncio.get_running_loop()
+    gate: asyncio.Future[None] = loop.create_future()
+    left = len(ahead)
+
+    def one_less() -> None:
+        nonlocal left
+        left -= 1
+        if not left and not gate.done():
+            gate.set_result(None)
+
+    tokens = [(milestone, milestone.call_when_happened(loop, one_less)) for milestone in ahead]
+    try:
+        await gate
+    finally:
+        for milestone, token in tokens:
+            if not milestone.happened:
+                milestone.forget(loop, token)
+
+
+async def happens_within(milestone: Milestone[T], timeout_s: float) -> bool:
+    """Wait until it has happened, or for so long. True if it has; its error is not raised here.
+
+    Cancellation: as `Milestone.wait`.
+    """
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(timeout_s):
+            await wait_for_all([milestone])
+    return milestone.happened

@@ -1,0 +1,66 @@
+"""Frozen snapshots of what a searcher and its engine did."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class EngineStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """What an engine did for all of its searchers since it started."""
+
+    store: str | None
+    """Where the store is; None if there is none, or it cannot be used."""
+    store_trouble: str | None
+    """Why it cannot be used."""
+    store_hits: int
+    """Keys answered from the store."""
+    store_misses: dict[str, int]
+    """Keys that the store did not answer, by kind of miss."""
+    memory_hits: int
+    """Keys answered from a record in memory, for a question not asked before."""
+    searched: int
+    """Searches carried out."""
+    failed: int
+    """Flights that ended with an error."""
+    dropped: int
+    """Flights dropped because every request was withdrawn before a trial began."""
+    search_seconds: float
+    """The sum of the searches' own time, waiting not counted."""
+
+
+class Statistics(msgspec.Struct, frozen=True, kw_only=True):
+    """What a searcher did since it was opened."""
+
+    hits: int
+    """Questions answered from the table of answers, without leaving the caller's thread. Exact with the GIL; a
+    free-threaded interpreter may lose a few."""
+    joined: int
+    """Requests that joined an inquiry under way."""
+    asked: int
+    """Requests that began an inquiry."""
+    open: int
+    """Inquiries under way."""
+    answers: int
+    """Answers in the table."""
+    engine: EngineStatistics
+
+
+class FlightStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """One flight at this moment, for a progress line."""
+
+    digest: str
+    problem: str
+    state: str
+    trying: str
+    """What is being built or run; empty before the race."""
+    awaited: int
+    seconds: float
+
+
+class ChoicesDigest(msgspec.Struct, frozen=True, kw_only=True):
+    """A fingerprint of every choice a searcher has given: equal on two ranks that chose alike."""
+
+    digest: str
+    """SHA-256 in hex over the sorted (key digest, policy, algorithm)."""
+    choices: int
+    """How many it covers. Provisional ones are left out: a better-founded answer follows."""

@@ -1,0 +1,270 @@
+"""`Tower`: every flight of an engine, from the inquiry that starts it to the answers of all who joined.
+
+A miss, step by step: the inquiry finds the flight of its key, or a new one takes off → the store is read, for all that
+was asked in one turn in one trip → the queue of the devices' pool → candidates (first milestone) → race → commit →
+answers (second milestone).
+
+Lives on the engine's loop. Invariants:
+- Single flight comes before everything else: before the store is read and before the queue.
+- Every inquiry that was admitted is answered, failed or withdrawn, whatever breaks.
+- What a store does wrong costs cached answers, never a search.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final, Literal
+
+from anyio.abc import TaskGroup
+
+from algosearch._version import VERSION
+from algosearch.devices.pool import Pool
+from algosearch.devices.worker import Found, Worker
+from algosearch.errors import AlgosearchError, SearcherClosed
+from algosearch.ops import Op, canonical
+from algosearch.records import Environment, Key, Provenance, Record, Search, SearchMode
+from algosearch.search.flight import Flight
+from algosearch.search.inquiry import Inquiry
+from algosearch.search.statistics import FlightStatus
+from algosearch.search.tiers import Tiers
+
+logger = logging.getLogger("algosearch.engine")
+
+_KEYS_KEPT: Final = 100_000
+
+
+class Counts:
+    """What became of the flights. Read from any thread, written on the loop."""
+
+    def __init__(self) -> None:
+        self.store_hits = 0
+        self.store_misses: Counter[str] = Counter()
+        self.memory_hits = 0
+        self.searched = 0
+        self.failed = 0
+        self.dropped = 0
+        self.search_seconds = 0.0
+
+
+class Tower:
+    """Owns the flights; the engine owns the tower, the tiers and the task group."""
+
+    def __init__(self, tiers: Tiers, tasks: TaskGroup) -> None:
+        self.counts = Counts()
+        self._tiers = tiers
+        self._tasks = tasks
+        self._flights: dict[str, Flight] = {}
+        """By the key's digest. Invariant: no ended flight is in it."""
+        self._keys: dict[tuple[Pool, Op], tuple[Key, Op]] = {}
+
+    def __repr__(self) -> str:
+        return f"<Tower {len(self._flights)} flights>"
+
+    def flights(self) -> tuple[FlightStatus, ...]:
+        """What is under way; from any thread."""
+        return tuple(
+            FlightStatus(
+                digest=flight.key.digest,
+                problem=flight.op.describe(),
+                state=flight.state,
+                trying=flight.trying,
+                awaited=flight.awaited,
+                seconds=flight.seconds,
+            )
+            for flight in tuple(self._flights.values())
+        )
+
+    def admit(self, pool: Pool, inquiries: Sequence[Inquiry]) -> None:
+        """Take inquiries that came in one turn, all for one pool."""
+        environment = pool.known_environment
+        if environment is None:
+            self._tasks.start_soon(self._admit_when_open, pool, inquiries)
+        else:
+            self._route(pool, environment, inquiries)
+
+    def withdraw(self, inquiry: Inquiry) -> None:
+        """Nobody has an open request for it any more."""
+        flight = inquiry.flight
+        if flight is not None and not flight.ended and flight.leave(inquiry):
+            self._end(flight, "dropped")
+
+    def list_now(self, inquiry: Inquiry) -> None:
+        """Ask for the candidates of its key at once, out of turn."""
+        flight = inquiry.flight
+        if flight is not None and not flight.ended and flight.listing is None:
+            self._tasks.start_soon(self._list_out_of_turn, flight)
+
+    def fail_all(self, error: AlgosearchError) -> None:
+        """The end: every flight fails."""
+        for flight in tuple(self._flights.values()):
+            flight.fail(error)
+        self._flights.clear()
+
+    async def _admit_when_open(self, pool: Pool, inquiries: Sequence[Inquiry]) -> None:
+        try:
+            environment = await pool.environment()
+        except Exception as error:
+            for inquiry in inquiries:
+                inquiry.fail(error)
+        except BaseException:  # cancelled: the engine ends
+            for inquiry in inquiries:
+                inquiry.fail(SearcherClosed())
+            raise
+        else:
+            self._route(pool, environment, inquiries)
+
+    def _route(self, pool: Pool, environment: Environment, inquiries: Sequence[Inquiry]) -> None:
+        """Put each inquiry on the flight of its key, and let new flights take off together."""
+        fresh: list[Flight] = []
+        for inquiry in inquiries:
+            if inquiry.withdrawn:
+                continue
+            key, op = self._key_of(pool, environment, inquiry.question.op)
+            flight = self._flights.get(key.digest)
+            if flight is None:
+                flight = self._flights[key.digest] = Flight(key, op, pool, storable=environment.incomplete is None)
+                fresh.append(flight)
+            flight.join(inquiry)
+            if flight.state != "reading":
+                self._catch_up(flight, inquiry)
+        self._take_off(fresh)
+
+    def _catch_up(self, flight: Flight, inquiry: Inquiry) -> None:
+        """What has already happened to a flight, for an inquiry that joins it late."""
+        if inquiry.question.mode == "cached":
+            flight.refuse_cached("it is being searched right now")
+        elif inquiry.question.mode == "heuristic":
+            if flight.listing is None:
+                self._tasks.start_soon(self._list_out_of_turn, flight)
+            else:
+                flight.listed(flight.listing)
+
+    def _take_off(self, flights: Sequence[Flight]) -> None:
+        to_read = []
+        for flight in flights:
+            record = self._tiers.recall(flight.key.digest)
+            if record is not None:
+                flight.learned(record, "memory")
+            if flight.is_idle:
+                self.counts.memory_hits += 1
+                self._end(flight, "landed")
+            else:
+                to_read.append(flight)
+        if to_read:
+            self._tasks.start_soon(self._read, to_read)
+
+    async def _read(self, flights: Sequence[Flight]) -> None:
+        """One trip to the store for all of them; those that it does not answer fly on, each in a task of its own."""
+        answers = await self._tiers.read([flight.key for flight in flights])
+        for flight, answer in zip(flights, answers, strict=True):
+            if flight.ended:
+                continue
+            if isinstance(answer, Record):
+                flight.learned(answer, "store")
+                reason = "its searches do not cover this policy"
+            else:
+                self.counts.store_misses[answer.kind] += 1
+                reason = answer.reason
+            flight.refuse_cached(reason)
+            if flight.is_idle:
+                self.counts.store_hits += isinstance(answer, Record)
+                self._end(flight, "landed")
+            else:
+                self._tasks.start_soon(self._fly, flight)
+
+    async def _fly(self, flight: Flight) -> None:
+        """From the queue to the answers. Whatever happens, the flight ends and every waiter hears of it."""
+        try:
+            with flight.scope:
+                await self._search(flight)
+                self._land(flight)
+        except Exception as error:
+            logger.warning(
+                "%s failed: %s", flight.op.describe(), error, exc_info=not isinstance(error, AlgosearchError)
+            )
+            flight.fail(error)
+            self._end(flight, "failed")
+
+    async def _search(self, flight: Flight) -> None:
+        flight.move("queued")
+        if flight.wanted() is None:  # only the heuristic's answer is asked
+            await self._ask_for_candidates(flight)
+        if flight.wanted() is None:
+            return
+        async with flight.pool.turn(flight) as worker:
+            flight.move("listing")
+            await self._ask_for_candidates(flight, worker)
+            wanted = flight.wanted()
+            if wanted is None:
+                return
+            mode, policies = wanted
+            flight.move("racing")
+            assert flight.listing is not None
+            found = await worker.search(
+                flight.op, flight.listing, policies=policies, mode=mode, on_trying=flight.note_trying
+            )
+        flight.move("committing")
+        self.counts.searched += 1
+        self.counts.search_seconds += found.seconds
+        record = await self._tiers.commit(_extended(flight, found, mode), storable=flight.storable)
+        flight.learned(record, "search")
+        flight.refuse_uncovered(mode, policies)
+
+    def _land(self, flight: Flight) -> None:
+        """End it; who joined too late to be covered boards the next flight of the key."""
+        if flight.ended:
+            return
+        late = flight.hand_over()
+        self._end(flight, "landed")
+        if late:
+            following = Flight(flight.key, flight.op, flight.pool, storable=flight.storable)
+            self._flights[flight.key.digest] = following
+            for inquiry in late:
+                following.join(inquiry)
+            self._take_off([following])
+
+    def _end(self, flight: Flight, state: Literal["landed", "failed", "dropped"]) -> None:
+        if not flight.ended:
+            flight.move(state)
+        self.counts.failed += state == "failed"
+        self.counts.dropped += state == "dropped"
+        if self._flights.get(flight.key.digest) is flight:
+            del self._flights[flight.key.digest]
+
+    async def _list_out_of_turn(self, flight: Flight) -> None:
+        try:
+            await self._ask_for_candidates(flight)
+        except Exception as error:
+            # The flight meets the same trouble in its turn, and tells every waiter there.
+            logger.debug("candidates of %s out of turn: %s", flight.op.describe(), error)
+
+    async def _ask_for_candidates(self, flight: Flight, worker: Worker | None = None) -> None:
+        async with flight.listing_lock:
+            if flight.listing is None:
+                listing = await (worker or flight.pool.any_worker()).enumerate(flight.op, 0)
+                if not flight.ended:
+                    flight.listed(listing)
+
+    def _key_of(self, pool: Pool, environment: Environment, op: Op) -> tuple[Key, Op]:
+        known = self._keys.get((pool, op))
+        if known is None:
+            if len(self._keys) >= _KEYS_KEPT:
+                self._keys.clear()
+            known = self._keys[pool, op] = (Key.of(op, environment), canonical(op))
+        return known
+
+
+def _extended(flight: Flight, found: Found, mode: SearchMode) -> Record:
+    search = Search(
+        mode=mode,
+        complete=found.complete,
+        trials=found.trials,
+        provenance=Provenance(version=VERSION, found_at_s=int(time.time()), seconds=round(found.seconds, 6)),
+    )
+    before = flight.record
+    if before is None:
+        return Record(key=flight.key, searches=(search,))
+    return Record(key=flight.key, searches=(*before.searches, search), generation=before.generation)

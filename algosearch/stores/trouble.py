@@ -1,0 +1,74 @@
+"""Trouble with a home of records: what hindered a call, and what has been met so far.
+
+A store raises nothing for trouble (`algosearch.stores.base`), so within this room it travels as `Hindrance`, which never
+leaves, and ends as a line in `Troubles`: logged once for each kind, counted ever after.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections import Counter
+from typing import Final, Literal
+
+logger = logging.getLogger("algosearch.stores")
+
+Kind = Literal["locked", "read_only", "full", "failed", "gone", "corrupt", "undecodable", "unfit", "newer"]
+"""`locked`: somebody holds it for too long. `failed`: an error of the system that says no more. `gone`: deleted or
+replaced while in use. `unfit`: a place where nothing may be kept. `newer`: made by a newer version, and left alone."""
+
+_REMEDIES: Final[dict[Kind, str]] = {
+    "locked": "end the program that holds it, or choose another directory",
+    "read_only": "make it writable, or choose another directory",
+    "full": "free some space, or choose another directory",
+    "corrupt": "remove the file, or choose another directory",
+    "newer": "update algosearch, or choose another directory",
+}
+_BY_ERRNO: Final[dict[int, Kind]] = {
+    errno.EACCES: "read_only",
+    errno.EPERM: "read_only",
+    errno.EROFS: "read_only",
+    errno.ENOSPC: "full",
+    errno.EDQUOT: "full",
+}
+
+
+class Hindrance(Exception):
+    """Why something could not be done. Caught within this room."""
+
+    def __init__(self, kind: Kind, reason: str, remedy: str | None = None) -> None:
+        self.kind: Kind = kind
+        self.reason = reason
+        self.remedy = remedy or _REMEDIES.get(kind, "choose another directory")
+        super().__init__(kind, reason, self.remedy)
+
+    def __str__(self) -> str:
+        return self.reason
+
+    @classmethod
+    def of_system(cls, error: OSError) -> Hindrance:
+        """That of an error of the operating system."""
+        return cls(_BY_ERRNO.get(error.errno or 0, "failed"), str(error))
+
+
+class Troubles:
+    """What a store has met. Belongs to one thread."""
+
+    def __init__(self, location: str) -> None:
+        self.location = location
+        self._first: dict[Kind, str] = {}
+        self._count: Counter[Kind] = Counter()
+
+    def note(self, kind: Kind, text: str) -> None:
+        """One more; the first of each kind is logged as a warning."""
+        self._count[kind] += 1
+        if kind not in self._first:
+            self._first[kind] = text
+            logger.warning("store %s: %s", self.location, text)
+
+    def lines(self) -> tuple[str, ...]:
+        """One for each kind, the first met first: what it was, and how often it was met."""
+        return tuple(
+            f"{kind}: {text}" + (f" (and {self._count[kind] - 1} more)" if self._count[kind] > 1 else "")
+            for kind, text in self._first.items()
+        )

@@ -1,0 +1,386 @@
+"""The one contract test suite of all backends: `algosearch.backends.base`, rule by rule.
+
+A backend's test module subclasses `BackendContract` (as a class whose name begins with `Test`) and says which backend,
+which ops it can and cannot do, and, where it can, how to make it be wrong and how to measure a run's workspace.
+
+Sessions are driven by `Driven`, from two threads, and every noun crosses a process boundary's encoding on the way: so
+each test is a test of what crosses as well.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from math import isfinite
+from typing import Final
+
+import pytest
+
+from algosearch.backends.base import Backend, Session
+from algosearch.ops import Op, canonical
+from algosearch.records import Algorithm, Built, Burst, Candidate, Environment, Failure, FailureKind, Key
+from tests.backends.driven import Driven, crossed
+
+HOPELESS_US: Final = 1e-6
+"""A limit that no run keeps."""
+AMPLE_US: Final = 1e12
+"""A limit that every run keeps."""
+TOO_MUCH_BYTES: Final = 1 << 60
+"""More than any machine's memory, or address space."""
+BUILD_FAILURES: Final = frozenset({"not_supported", "build_failed", "out_of_memory", "timed_out"})
+
+
+class BackendContract(ABC):
+    """Subclass as `class Test…(BackendContract)`. Not collected by itself."""
+
+    # -- what a subclass says ----------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def backend(self) -> Backend:
+        """A fresh backend with at least one device, all of whose candidates are right."""
+
+    @abstractmethod
+    def ops(self) -> Sequence[Op]:
+        """Two or more small problems that it can do, unlike each other, one with three candidates or more."""
+
+    def impossible_ops(self) -> Sequence[Op]:
+        """Problems that it cannot do."""
+        return ()
+
+    def wrong(self) -> tuple[Backend, Op, str, FailureKind] | None:
+        """A backend, a problem, the algorithm that does it wrongly and what `check` must call that; or None."""
+        return None
+
+    def used_workspace_bytes(self, session: Session, plan: int) -> int | None:
+        """The workspace that one run of a plan really takes; None if it cannot be told.
+
+        Called in the lane; the plan's op is loaded, with exactly the workspace that was stated.
+        """
+        return None
+
+    # -- fixtures ----------------------------------------------------------------------------------------------------
+
+    @pytest.fixture
+    def driven(self) -> Iterator[Driven]:
+        backend = self.backend()
+        with Driven(backend, backend.devices()[0]) as driven:
+            yield driven
+
+    def _ops(self) -> list[Op]:
+        ops: list[Op] = [canonical(op) for op in self.ops()]
+        assert len(set(ops)) >= 2
+        return ops
+
+    # -- the backend and its devices ---------------------------------------------------------------------------------
+
+    def test_it_is_a_backend_and_its_sessions_are_sessions(self, driven: Driven) -> None:
+        assert isinstance(self.backend(), Backend)
+        assert isinstance(driven.session, Session)
+
+    def test_devices_have_names_of_their_own(self) -> None:
+        backend = self.backend()
+        devices = backend.devices()
+        assert devices
+        assert len({device.name for device in devices}) == len(devices)
+        for device in devices:
+            assert device.backend == backend.name
+            assert device.name == f"{backend.name}:{device.ordinal}"
+            assert device.kind
+            assert device.identity
+            crossed(device)
+
+    def test_devices_are_the_same_each_time(self) -> None:
+        backend = self.backend()
+        assert backend.devices() == backend.devices() == self.backend().devices()
+
+    # -- the environment ---------------------------------------------------------------------------------------------
+
+    def test_environment_is_complete_and_tells_what_it_is(self, driven: Driven) -> None:
+        backend = self.backend()
+        environment: Environment = crossed(driven.session.environment)
+        assert environment.backend == backend.name
+        assert environment.device == backend.devices()[0].kind
+        assert environment.incomplete is None
+
+    def test_environment_facts_are_sorted_and_named_once(self, driven: Driven) -> None:
+        names = [name for name, _ in driven.session.environment.facts]
+        assert names == sorted(set(names))
+        assert all(isinstance(value, str) for _, value in driven.session.environment.facts)
+
+    def test_environment_is_the_same_on_every_open(self, driven: Driven) -> None:
+        backend = self.backend()
+        with Driven(backend, backend.devices()[0]) as other:
+            assert other.session.environment == driven.session.environment
+
+    def test_environment_makes_a_key_that_gives_it_back(self, driven: Driven) -> None:
+        for op in self._ops():
+            key = Key.of(op, driven.session.environment)
+            assert key.environment == driven.session.environment
+            assert key.problem == op
+
+    # -- the listing -------------------------------------------------------------------------------------------------
+
+    def test_listing_counts_ranks_from_zero_without_a_gap(self, driven: Driven) -> None:
+        for op in self._ops():
+            candidates = driven.enumerate(op).candidates
+            assert candidates
+            assert [candidate.rank for candidate in candidates] == list(range(len(candidates)))
+
+    def test_listing_names_parse_and_are_this_backends_and_unique(self, driven: Driven) -> None:
+        backend_name = self.backend().name
+        for op in self._ops():
+            names = [candidate.algorithm for candidate in driven.enumerate(op).candidates]
+            assert len(set(names)) == len(names)
+            for name in names:
+                algorithm = Algorithm.parse(name)
+                assert str(algorithm) == name
+                assert algorithm.backend == backend_name
+
+    def test_listing_states_workspaces_and_sorted_notes(self, driven: Driven) -> None:
+        for op in self._ops():
+            for candidate in driven.enumerate(op).candidates:
+                assert candidate.workspace_bytes >= 0
+                assert list(candidate.notes) == sorted(set(candidate.notes))
+
+    def test_listing_is_the_same_each_time(self, driven: Driven) -> None:
+        for op in self._ops():
+            assert driven.enumerate(op) == driven.enumerate(op)
+
+    def test_wider_listing_extends_the_narrower(self, driven: Driven) -> None:
+        for op in self._ops():
+            everything = driven.enumerate(op, None)
+            assert everything.complete
+            total = len(everything.candidates)
+            for width in (1, 2, 3, total, total + 1):
+                listing = driven.enumerate(op, width)
+                count = len(listing.candidates)
+                assert min(width, total) <= count <= total
+                assert listing.candidates == everything.candidates[:count]
+                assert listing.complete == (count == total)
+
+    def test_listing_begins_a_race_with_a_sensible_number(self, driven: Driven) -> None:
+        for op in self._ops():
+            for width in (1, None):
+                look_at = driven.enumerate(op, width).look_at
+                assert look_at is None or look_at >= 1
+
+    # -- building ----------------------------------------------------------------------------------------------------
+
+    def test_build_gives_each_plan_a_number_of_its_own(self, driven: Driven) -> None:
+        plans = []
+        for op in self._ops():
+            for candidate in driven.enumerate(op).candidates:
+                built = driven.build(op, candidate)
+                if isinstance(built, Failure):
+                    assert built.kind in BUILD_FAILURES
+                    continue
+                assert isfinite(built.build_us)
+                assert built.build_us >= 0.0
+                plans.append(built.plan)
+        assert len(set(plans)) == len(plans) > 0
+
+    def test_building_one_candidate_twice_gives_two_plans(self, driven: Driven) -> None:
+        op = self._ops()[0]
+        (candidate, first), *_ = driven.runnable(op)
+        second = driven.build(op, candidate)
+        assert isinstance(second, Built)
+        assert second.plan != first
+        driven.load_for(op, [(candidate, first)])
+        driven.destroy([first])
+        assert isinstance(driven.launch(second.plan), Burst)
+
+    def test_unknown_algorithm_is_a_failure_not_an_exception(self, driven: Driven) -> None:
+        name = str(Algorithm(backend=self.backend().name, source="nowhere", engine="never-heard-of"))
+        failure = driven.build(self._ops()[0], Candidate(algorithm=name, rank=0, workspace_bytes=0))
+        assert isinstance(failure, Failure)
+        assert failure.kind == "not_supported"
+        assert failure.message
+
+    # -- running -----------------------------------------------------------------------------------------------------
+
+    def test_launch_is_one_run_with_a_positive_time(self, driven: Driven) -> None:
+        for op in self._ops():
+            plans = driven.runnable(op)
+            driven.load_for(op, plans)
+            for _, plan in plans:
+                for limit_us in (None, AMPLE_US):
+                    burst = driven.launch(plan, limit_us)
+                    assert isinstance(burst, Burst)
+                    assert burst.repeats == 1
+                    _plausible(burst)
+            driven.unload()
+
+    def test_time_gives_an_outcome_for_each_burst_in_order(self, driven: Driven) -> None:
+        for op in self._ops():
+            plans = driven.runnable(op)
+            driven.load_for(op, plans)
+            for _, plan in plans:
+                driven.launch(plan)
+            asked = [(plan, repeats) for repeats in (1, 3, 2) for _, plan in plans]
+            outcomes = driven.time(asked, AMPLE_US)
+            assert len(outcomes) == len(asked)
+            timings = set()
+            for (_, repeats), burst in zip(asked, outcomes, strict=True):
+                assert isinstance(burst, Burst)
+                assert burst.repeats == repeats
+                _plausible(burst)
+                timings.add(burst.timing)
+            assert len(timings) == 1, "times of one session must be comparable"
+            assert driven.time([], None) == ()
+            driven.unload()
+
+    def test_what_runs_beyond_the_limit_is_timed_out(self, driven: Driven) -> None:
+        op = self._ops()[0]
+        plans = driven.runnable(op)
+        driven.load_for(op, plans)
+        plan = plans[0][1]
+        for failure in (driven.launch(plan, HOPELESS_US), *driven.time([(plan, 2), (plan, 1)], HOPELESS_US)):
+            assert isinstance(failure, Failure)
+            assert failure.kind == "timed_out"
+            assert "limit_us" in dict(failure.circumstances)
+        assert isinstance(driven.launch(plan, AMPLE_US), Burst), "a merely slow plan must remain usable"
+
+    def test_a_run_needs_no_more_workspace_than_was_stated(self, driven: Driven) -> None:
+        for op in self._ops():
+            for candidate, plan in driven.runnable(op):
+                assert driven.load(op, candidate.workspace_bytes) is None
+                assert isinstance(driven.launch(plan), Burst)
+                used = driven.in_lane(self.used_workspace_bytes, driven.session, plan).result()
+                assert used is None or used <= candidate.workspace_bytes, candidate.algorithm
+                driven.unload()
+
+    # -- checking ----------------------------------------------------------------------------------------------------
+
+    def test_every_candidate_is_right(self, driven: Driven) -> None:
+        for op in self._ops():
+            plans = driven.runnable(op)
+            driven.load_for(op, plans)
+            for candidate, plan in plans:
+                assert isinstance(driven.launch(plan), Burst)
+                assert driven.check(plan) is None, candidate.algorithm
+            for candidate, plan in plans[1:]:
+                assert driven.check(plan, plans[0][1]) is None, candidate.algorithm
+            driven.unload()
+
+    def test_check_tells_which_candidate_is_wrong(self) -> None:
+        scripted = self.wrong()
+        if scripted is None:
+            pytest.skip("this backend cannot be made to be wrong")
+        backend, op, algorithm, kind = scripted
+        op = canonical(op)
+        with Driven(backend, backend.devices()[0]) as driven:
+            plans = driven.runnable(op)
+            driven.load_for(op, plans)
+            plan_of = {candidate.algorithm: plan for candidate, plan in plans}
+            for plan in plan_of.values():
+                driven.launch(plan)
+            for name, plan in plan_of.items():
+                failure = driven.check(plan)
+                assert (None if failure is None else failure.kind) == (kind if name == algorithm else None), name
+            right = next(plan for name, plan in plan_of.items() if name != algorithm)
+            against_right = driven.check(plan_of[algorithm], right)
+            assert against_right is not None
+            assert against_right.kind == kind
+
+    # -- memory ------------------------------------------------------------------------------------------------------
+
+    def test_what_does_not_fit_is_out_of_memory_and_leaves_nothing_behind(self, driven: Driven) -> None:
+        op = self._ops()[0]
+        plans = driven.runnable(op)
+        failure = driven.load(op, TOO_MUCH_BYTES)
+        assert failure is not None
+        assert failure.kind == "out_of_memory"
+        assert failure.circumstances, "trouble says under which circumstances"
+        driven.load_for(op, plans)
+        assert isinstance(driven.launch(plans[0][1]), Burst)
+
+    def test_buffers_can_be_loaded_again_and_for_another_op(self, driven: Driven) -> None:
+        prepared = [(op, driven.runnable(op)) for op in self._ops()]
+        for _ in range(2):
+            for op, plans in prepared:
+                driven.load_for(op, plans)
+                assert isinstance(driven.launch(plans[0][1]), Burst)
+                driven.unload()
+
+    # -- giving back -------------------------------------------------------------------------------------------------
+
+    def test_unload_is_harmless_at_any_time(self, driven: Driven) -> None:
+        driven.unload()
+        op = self._ops()[0]
+        driven.load_for(op, driven.runnable(op))
+        driven.unload()
+        driven.unload()
+
+    def test_destroy_ignores_what_it_does_not_know(self, driven: Driven) -> None:
+        op = self._ops()[0]
+        plans = driven.runnable(op)
+        unknown = max(plan for _, plan in plans) + 1_000
+        driven.destroy([])
+        driven.destroy([unknown, plans[0][1], plans[0][1]])
+        driven.destroy([plans[0][1]])
+        driven.load_for(op, plans)
+        for _, plan in plans[1:]:
+            assert isinstance(driven.launch(plan), Burst)
+
+    def test_close_is_harmless_twice_and_with_things_still_loaded(self) -> None:
+        backend = self.backend()
+        device = backend.devices()[0]
+        op = self._ops()[0]
+        for _ in range(2):  # the second time shows that the first has given the device back
+            with Driven(backend, device) as driven:
+                driven.load_for(op, driven.runnable(op))
+                driven.close()
+                driven.close()
+
+    # -- both threads at once ----------------------------------------------------------------------------------------
+
+    def test_prepare_and_lane_work_at_once_on_different_ops(self, driven: Driven) -> None:
+        timed, prepared = self._ops()[:2]
+        plans = driven.runnable(timed)
+        driven.load_for(timed, plans)
+        listing = driven.enumerate(prepared)
+        begin = threading.Barrier(2)
+
+        def prepare() -> list[Built | Failure]:
+            begin.wait()
+            outcomes: list[Built | Failure] = []
+            for _ in range(5):
+                assert driven.session.enumerate(prepared, None) == listing
+                outcomes += [driven.session.build(prepared, candidate) for candidate in listing.candidates]
+            return outcomes
+
+        def lane() -> list[Burst | Failure]:
+            begin.wait()
+            outcomes: list[Burst | Failure] = []
+            for _ in range(5):
+                outcomes += [driven.session.launch(plan, None) for _, plan in plans]
+                outcomes += driven.session.time([(plan, 2) for _, plan in plans], None)
+                for _, plan in plans:
+                    assert driven.session.check(plan, None) is None
+            return outcomes
+
+        building, running = driven.in_prepare(prepare), driven.in_lane(lane)
+        built = [outcome.plan for outcome in building.result() if isinstance(outcome, Built)]
+        bursts = running.result()
+        assert all(isinstance(outcome, Burst) for outcome in bursts)
+        assert len({*built, *(plan for _, plan in plans)}) == len(built) + len(plans), "a plan's number was used twice"
+        driven.unload()
+        driven.load_for(prepared, [(candidate, 0) for candidate in listing.candidates])
+        assert isinstance(driven.launch(built[-1]), Burst)
+
+    # -- what it cannot do -------------------------------------------------------------------------------------------
+
+    def test_an_op_that_it_cannot_do_is_an_answer_not_an_exception(self, driven: Driven) -> None:
+        for op in map(canonical, self.impossible_ops()):
+            for candidate in driven.enumerate(op).candidates:
+                failure = driven.build(op, candidate)
+                assert isinstance(failure, Failure), candidate.algorithm
+                assert failure.kind == "not_supported"
+
+
+def _plausible(burst: Burst) -> None:
+    assert isfinite(burst.time_us)
+    assert burst.time_us > 0.0
+    assert burst.timing
+    assert burst.timing == burst.timing.strip().lower()

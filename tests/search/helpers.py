@@ -1,0 +1,36 @@
+"""What the tests of this room share: small distinct ops, scripted backends, and opened searchers."""
+
+from __future__ import annotations
+
+from algosearch.backends.simulated import CandidateScript, ProblemScript, Script, SimulatedBackend, TraceEvent
+from algosearch.ops import ConvOp
+
+FAST = "simulated/t:fast"
+SMALL = "simulated/t:small"
+SLOW = "simulated/t:slow"
+
+
+def some_op(n: int = 0) -> ConvOp:
+    """A small op; another one for each `n`."""
+    return ConvOp(input_shape=(1 + n, 8, 12, 12), filter_shape=(8, 8, 3, 3), padding_low=(1, 1))
+
+
+def some_ops(count: int) -> list[ConvOp]:
+    return [some_op(n) for n in range(count)]
+
+
+def three_candidates(op: ConvOp) -> ProblemScript:
+    """Fast with much workspace and not deterministic; less fast with little; slow with none."""
+    return ProblemScript(
+        op=op,
+        candidates=(
+            CandidateScript(algorithm=SLOW, time_us=300.0),
+            CandidateScript(algorithm=FAST, time_us=100.0, workspace_bytes=4 << 20, notes=("nondeterministic",)),
+            CandidateScript(algorithm=SMALL, time_us=130.0, workspace_bytes=1 << 10),
+        ),
+    )
+
+
+def scripted(*ops: ConvOp, trace: list[TraceEvent] | None = None) -> SimulatedBackend:
+    """A backend on which each of these ops has the three candidates."""
+    return SimulatedBackend(Script(problems=tuple(map(three_candidates, ops))), trace=trace)

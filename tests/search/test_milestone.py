@@ -1,0 +1,173 @@
+"""`Milestone`: once, for many waiters in many loops and threads."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+import traceback
+from typing import Any
+
+import pytest
+
+from algosearch.errors import NotCached
+from algosearch.search.milestone import Milestone, happens_within, wait_for_all
+from tests.search.cancelling import cancel_at_every_suspension
+
+
+async def test_a_value_reaches_every_waiter() -> None:
+    milestone: Milestone[int] = Milestone()
+    waiters = [asyncio.create_task(milestone.wait()) for _ in range(10)]
+    await asyncio.sleep(0)
+    assert milestone.waiting == 10
+    assert milestone.set(7)
+    assert await asyncio.gather(*waiters) == [7] * 10
+    assert milestone.waiting == 0
+
+
+async def test_it_happens_once() -> None:
+    milestone: Milestone[int] = Milestone()
+    assert milestone.set(1)
+    assert not milestone.set(2)
+    assert not milestone.fail(NotCached("it", "why"))
+    assert await milestone.wait() == 1
+
+
+async def test_waiting_for_what_has_happened_is_no_checkpoint() -> None:
+    milestone: Milestone[int] = Milestone()
+    milestone.set(3)
+    with pytest.raises(StopIteration) as end:
+        milestone.wait().send(None)
+    assert end.value.value == 3
+
+
+async def test_each_waiter_gets_an_error_of_its_own() -> None:
+    milestone: Milestone[int] = Milestone()
+    waiters = [asyncio.create_task(milestone.wait()) for _ in range(3)]
+    await asyncio.sleep(0)
+    milestone.fail(NotCached("it", "why"))
+    errors = await asyncio.gather(*waiters, return_exceptions=True)
+    assert [type(error) for error in errors] == [NotCached] * 3
+    assert len({id(error) for error in errors}) == 3
+
+
+async def test_tracebacks_do_not_grow_with_repeats() -> None:
+    milestone: Milestone[int] = Milestone()
+    milestone.fail(NotCached("it", "why"))
+    depths = []
+    for _ in range(5):
+        with pytest.raises(NotCached) as caught:
+            await milestone.wait()
+        depths.append(len(traceback.extract_tb(caught.value.__traceback__)))
+    assert len(set(depths)) == 1
+
+
+async def test_an_error_that_nobody_awaits_is_silent() -> None:
+    heard: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: heard.append(context))
+    milestone: Milestone[int] = Milestone()
+    waiter = asyncio.create_task(milestone.wait())
+    await asyncio.sleep(0)
+    waiter.cancel()
+    await asyncio.wait([waiter])
+    milestone.fail(NotCached("it", "why"))
+    del milestone, waiter
+    gc.collect()
+    await asyncio.sleep(0)
+    assert heard == []
+
+
+async def test_a_cancelled_waiter_disturbs_nobody() -> None:
+    milestone: Milestone[int] = Milestone()
+    stays, leaves = asyncio.create_task(milestone.wait()), asyncio.create_task(milestone.wait())
+    await asyncio.sleep(0)
+    leaves.cancel()
+    await asyncio.wait([leaves])
+    assert milestone.waiting == 1
+    milestone.set(1)
+    assert await stays == 1
+
+
+async def test_cancelled_at_every_suspension() -> None:
+    milestone: Milestone[int] = Milestone()
+
+    async def scenario() -> None:
+        asyncio.get_running_loop().call_soon(milestone.set, 1)
+        await milestone.wait()
+
+    async def check(cancelled: bool) -> None:
+        nonlocal milestone
+        await asyncio.sleep(0)
+        assert milestone.waiting == 0
+        milestone = Milestone()
+
+    assert await cancel_at_every_suspension(scenario, check) == 1
+
+
+def test_waiters_of_several_loops_and_a_blocked_thread() -> None:
+    milestone: Milestone[int] = Milestone()
+    ready = threading.Barrier(4)
+    got: list[int] = []
+
+    async def in_a_loop() -> None:
+        tasks = [asyncio.create_task(milestone.wait()) for _ in range(5)]
+        await asyncio.sleep(0)
+        ready.wait()
+        got.extend(await asyncio.gather(*tasks))
+
+    def blocked() -> None:
+        ready.wait()
+        if milestone.wait_blocking(10):
+            got.append(milestone.result())
+
+    threads = [threading.Thread(target=lambda: asyncio.run(in_a_loop())) for _ in range(2)]
+    threads.append(threading.Thread(target=blocked))
+    for thread in threads:
+        thread.start()
+    ready.wait()
+    milestone.set(4)
+    for thread in threads:
+        thread.join(10)
+    assert got == [4] * 11
+
+
+def test_a_loop_that_was_closed_with_its_waiters_is_no_trouble() -> None:
+    milestone: Milestone[int] = Milestone()
+    loop = asyncio.new_event_loop()
+    milestone.call_when_happened(loop, lambda: None)
+    loop.close()
+    assert milestone.set(1)
+
+
+def test_waiting_in_a_thread_gives_up_after_the_timeout() -> None:
+    milestone: Milestone[int] = Milestone()
+    assert not milestone.wait_blocking(0.001)
+    assert milestone.waiting == 0
+
+
+async def test_waiting_for_all_ends_with_the_last() -> None:
+    milestones: list[Milestone[int]] = [Milestone() for _ in range(5)]
+    waiter = asyncio.create_task(wait_for_all(milestones))
+    for milestone in milestones:
+        await asyncio.sleep(0)
+        assert not waiter.done()
+        milestone.set(1)
+    await waiter
+
+
+async def test_waiting_for_all_cancelled_forgets_them_all() -> None:
+    milestones: list[Milestone[int]] = [Milestone() for _ in range(5)]
+    waiter = asyncio.create_task(wait_for_all(milestones))
+    await asyncio.sleep(0)
+    assert [milestone.waiting for milestone in milestones] == [1] * 5
+    waiter.cancel()
+    await asyncio.wait([waiter])
+    assert [milestone.waiting for milestone in milestones] == [0] * 5
+
+
+async def test_happens_within() -> None:
+    milestone: Milestone[int] = Milestone()
+    assert not await happens_within(milestone, 0)
+    assert milestone.waiting == 0
+    milestone.fail(NotCached("it", "why"))
+    assert await happens_within(milestone, 0)

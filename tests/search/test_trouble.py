@@ -1,0 +1,189 @@
+"""Whatever breaks: every waiter hears of it, and the next question finds a working engine."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import subprocess
+import sys
+import textwrap
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from algosearch import open_searcher
+from algosearch.backends.simulated import DeviceScript, Script, SimulatedBackend, TraceEvent, searches
+from algosearch.errors import DeviceUnavailable, NoAlgorithm, SearchFailed
+from algosearch.records import Key, Record
+from algosearch.stores import MemoryStore
+from algosearch.stores.base import Committed, Miss
+from tests.search.gated import GatedBackend
+from tests.search.helpers import FAST, scripted, some_op, some_ops
+
+
+class _Once:
+    """Raises at the first of these calls, then never again."""
+
+    def __init__(self, call: str) -> None:
+        self.call: str | None = call
+
+    def __call__(self, call: str, subject: object) -> None:
+        if call == self.call:
+            self.call = None
+            raise ZeroDivisionError("a bug in the backend")
+
+
+@pytest.mark.parametrize("call", ["enumerate", "build", "load", "launch", "time", "check"])
+async def test_a_backend_that_breaks_its_contract(call: str) -> None:
+    backend = GatedBackend(scripted(some_op()))
+    backend.before = _Once(call)
+    heard: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: heard.append(context))
+    async with open_searcher(store="memory:", backends=[backend]) as searcher:
+        failures = await asyncio.gather(*(searcher.select(some_op()) for _ in range(5)), return_exceptions=True)
+        assert [type(failure) for failure in failures] == [SearchFailed] * 5
+        assert len({id(failure) for failure in failures}) == 5
+        assert all(isinstance(failure.__cause__, ZeroDivisionError) for failure in failures)  # type: ignore[union-attr]
+        assert (await searcher.select(some_op())).algorithm == FAST
+        assert searcher.statistics().engine.failed == 1
+    del failures
+    gc.collect()
+    assert heard == []
+
+
+async def test_a_failure_that_nobody_waits_for_is_silent() -> None:
+    """C07: errors are not cached, and never reported as unretrieved."""
+    backend = GatedBackend(scripted(some_op()))
+    backend.before = _Once("launch")
+    heard: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: heard.append(context))
+    async with open_searcher(store="memory:", backends=[backend]) as searcher:
+        searcher.request(some_op())
+        while searcher.statistics().engine.failed == 0:
+            await asyncio.sleep(0.001)
+        assert (await searcher.select(some_op())).algorithm == FAST
+    gc.collect()
+    assert heard == []
+
+
+async def test_a_device_that_cannot_be_opened_is_named_with_the_remedy() -> None:
+    backend = SimulatedBackend(Script(devices=(DeviceScript(unavailable="its library is missing"),)))
+    async with open_searcher(store="memory:", backends=[backend]) as searcher:
+        for _ in range(2):
+            with pytest.raises(DeviceUnavailable) as caught:
+                await searcher.select(some_op())
+            assert "its library is missing" in str(caught.value)
+
+
+async def test_one_of_several_devices_cannot_be_opened(caplog: pytest.LogCaptureFixture) -> None:
+    devices = (DeviceScript(), DeviceScript(unavailable="taken"), DeviceScript())
+    async with open_searcher(store="memory:", backends=[SimulatedBackend(Script(devices=devices))]) as searcher:
+        assert len(await searcher.select_many(some_ops(40))) == 40
+
+
+async def test_no_device_at_all() -> None:
+    async with open_searcher(store="memory:", backends=[]) as searcher:
+        with pytest.raises(DeviceUnavailable):
+            await searcher.select(some_op())
+
+
+async def test_an_op_that_the_library_cannot_do_is_a_record() -> None:
+    from algosearch.backends.simulated import ProblemScript
+
+    trace: list[TraceEvent] = []
+    backend = SimulatedBackend(Script(problems=(ProblemScript(op=some_op()),)), trace=trace)
+    async with open_searcher(store="memory:", backends=[backend]) as searcher:
+        for _ in range(2):
+            with pytest.raises(NoAlgorithm):
+                await searcher.select(some_op())
+        assert searcher.statistics().engine.searched == 1
+
+
+async def test_what_an_incomplete_environment_finds_is_not_stored() -> None:
+    store = MemoryStore()
+    backend = SimulatedBackend(Script(devices=(DeviceScript(incomplete="a part is missing"),)))
+    async with open_searcher(store=store, backends=[backend]) as searcher:
+        await searcher.select(some_op())
+        assert (await searcher.select(some_op(), mode="cached")).precision == "final"
+    await store.open()
+    assert [digest async for digest, _ in store.scan()] == []
+    await store.aclose()
+
+
+class _BrokenStore(MemoryStore):
+    """Breaks the contract in everything that it is asked."""
+
+    async def get_many(self, keys: Sequence[Key]) -> list[Record | Miss]:
+        raise ZeroDivisionError("a bug in the store")
+
+    async def commit(self, record: Record, *, after: int) -> Committed:
+        raise ZeroDivisionError("a bug in the store")
+
+
+async def test_a_broken_store_costs_no_answer(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.CRITICAL, "algosearch.stores"):
+        async with open_searcher(store=_BrokenStore(), backends=[scripted(some_op())]) as searcher:
+            assert (await searcher.select(some_op())).algorithm == FAST
+
+
+async def test_a_second_searcher_finds_what_the_first_one_stored() -> None:
+    store = MemoryStore()
+    trace: list[TraceEvent] = []
+    choices = []
+    for _ in range(2):
+        async with open_searcher(store=store, backends=[scripted(some_op(), trace=trace)]) as searcher:
+            request = searcher.request(some_op())
+            choices.append(await request.choice())
+            assert request.source == ("search" if len(choices) == 1 else "store")
+    assert choices[0] == choices[1]
+    assert searches(trace) == 1
+
+
+def run_python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", textwrap.dedent(code), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+
+
+def test_the_interpreter_exits_in_time_with_a_hung_call_and_an_open_searcher() -> None:
+    done = run_python(
+        """
+        import asyncio, threading, time
+        from algosearch import ConvOp, open_searcher
+        from algosearch.backends.simulated import SimulatedBackend
+        from tests.search.gated import GatedBackend
+
+        backend = GatedBackend(SimulatedBackend())
+        backend.gates["launch"].close()
+        searcher = open_searcher(store="memory:", backends=[backend]).__enter__()
+        searcher.request(ConvOp(input_shape=(1, 8, 8, 8), filter_shape=(8, 8, 3, 3)))
+        assert backend.gates["launch"].reached.wait(20)
+        print(time.monotonic())
+        """
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    import time
+
+    assert time.monotonic() - float(done.stdout) < 4.0
+
+
+def test_the_default_searcher_is_closed_at_exit() -> None:
+    done = run_python(
+        """
+        import asyncio
+        from algosearch import ConvOp, select_algo
+
+        op = ConvOp(input_shape=(1, 2, 4, 4), filter_shape=(2, 2, 1, 1))
+        first = asyncio.run(select_algo(op))
+        assert asyncio.run(select_algo(op)) is first
+        print(first.algorithm)
+        """
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("cpu/")
