@@ -20,6 +20,7 @@ MODES: Final[tuple[Mode, ...]] = get_args(Mode)
 
 MODE_VARIABLE: Final = "ALGOSEARCH_MODE"
 STORE_VARIABLE: Final = "ALGOSEARCH_STORE"
+DEBUG_VARIABLE: Final = "ALGOSEARCH_DEBUG"
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,6 +42,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             mode=mode_of(environ.get(MODE_VARIABLE) or "race", MODE_VARIABLE),
             store=environ.get(STORE_VARIABLE) or None,
         )
+
+
+def debug_wanted(environ: Mapping[str, str] | None = None) -> bool:
+    """Whether the command line should show where an internal error happened. Apart from `Settings`, so that it can be
+    asked for even when the rest of the environment cannot be understood."""
+    environ = os.environ if environ is None else environ
+    return environ.get(DEBUG_VARIABLE, "") not in ("", "0")
 
 
 def mode_of(word: str, name: str = "mode") -> Mode:

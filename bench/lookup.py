@@ -46,7 +46,7 @@ LIMITS = {
 
 def backend() -> SimulatedBackend:
     """Forty candidates for every op, no time spent on anything."""
-    return SimulatedBackend(Script(generated=Generated(candidates=TRIALS)))
+    return SimulatedBackend(Script(generated=Generated(candidates=TRIALS, least_width=TRIALS)))
 
 
 def built(batch: int) -> algosearch.ConvOp:

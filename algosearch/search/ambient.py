@@ -170,7 +170,7 @@ class open_searcher:
     def _dismiss(self) -> Engine | None:
         assert self._searcher is not None
         assert self._engine is not None
-        self._searcher.close_answers()
+        self._searcher.close()
         return self._engine if _ENGINES.dismiss(self._engine) else None
 
 

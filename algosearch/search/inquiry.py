@@ -37,8 +37,8 @@ class Question(msgspec.Struct, frozen=True, cache_hash=True, gc=False):
 class Inquiry:
     """The state of one question.
 
-    Invariant: `open_requests` is changed under its searcher's lock only; when it falls to 0 before the answer, the
-    inquiry is withdrawn and never joined again.
+    Invariant: `open_requests` is changed under the lock of its `Answers` only; when it falls to 0 before the answer,
+    the inquiry is withdrawn and never joined again.
     """
 
     __slots__ = ("_on_answer", "answered", "flight", "listed", "open_requests", "question", "source", "withdrawn")

@@ -18,6 +18,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Generic, TypeVar
 
 from algosearch.errors import AlgosearchError
@@ -37,7 +38,7 @@ class Milestone(Generic[T]):
         self._happened = False
         self._value: T | None = None
         self._error: AlgosearchError | None = None
-        self._callbacks: dict[asyncio.AbstractEventLoop, dict[object, Callback]] = {}
+        self._callbacks: dict[asyncio.AbstractEventLoop, dict[Callback, None]] = {}
         self._blocked: list[threading.Event] = []
         self.waiting = 0
         """How many wait now, over all loops and threads. A plain number: the queue of a device compares thousands."""
@@ -80,11 +81,12 @@ class Milestone(Generic[T]):
         if not self._happened:
             loop = asyncio.get_running_loop()
             gate: asyncio.Future[None] = loop.create_future()
-            token = self.call_when_happened(loop, lambda: None if gate.done() else gate.set_result(None))
+            callback = partial(_open, gate)
+            self.call_when_happened(loop, callback)
             try:
                 await gate
             finally:
-                self.forget(loop, token)
+                self.forget(loop, callback)
         return self.result()
 
     def wait_blocking(self, timeout_s: float | None = None) -> bool:
@@ -104,25 +106,26 @@ class Milestone(Generic[T]):
                     self.waiting -= 1
         return self._happened
 
-    def call_when_happened(self, loop: asyncio.AbstractEventLoop, callback: Callback) -> object:
-        """Call back in `loop` once it has happened (soon, if it has). The token is for `forget`.
+    def call_when_happened(self, loop: asyncio.AbstractEventLoop, callback: Callback) -> None:
+        """Call back in `loop` once it has happened (soon, if it has); once, however often it is given.
 
         Callbacks must not raise.
         """
-        token = object()
         with self._lock:
             if not self._happened:
-                self._callbacks.setdefault(loop, {})[token] = callback
+                self._callbacks.setdefault(loop, {})[callback] = None
                 self.waiting += 1
-                return token
+                return
         loop.call_soon_threadsafe(callback)
-        return token
 
-    def forget(self, loop: asyncio.AbstractEventLoop, token: object) -> None:
+    def forget(self, loop: asyncio.AbstractEventLoop, callback: Callback) -> None:
         """Take a callback back. Harmless if it was called or taken back already."""
+        if self._happened:
+            return
         with self._lock:
-            callbacks = self._callbacks.get(loop)
-            if callbacks is not None and callbacks.pop(token, None) is not None:
+            callbacks = self._callbacks.get(loop, {})
+            if callback in callbacks:
+                del callbacks[callback]
                 self.waiting -= 1
                 if not callbacks:
                     del self._callbacks[loop]
@@ -141,8 +144,13 @@ class Milestone(Generic[T]):
         for loop, waiting in callbacks.items():
             # RuntimeError: that loop was closed with its waiters, and nobody is left there.
             with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(_call_all, tuple(waiting.values()))
+                loop.call_soon_threadsafe(_call_all, tuple(waiting))
         return True
+
+
+def _open(gate: asyncio.Future[None]) -> None:
+    if not gate.done():
+        gate.set_result(None)
 
 
 def _call_all(callbacks: tuple[Callback, ...]) -> None:
@@ -155,7 +163,7 @@ async def wait_for_all(milestones: list[Milestone[T]]) -> None:
 
     Cancellation: forgets every one of them.
     """
-    ahead = [milestone for milestone in milestones if not milestone.happened]
+    ahead = list({id(milestone): milestone for milestone in milestones if not milestone.happened}.values())
     if not ahead:
         return
     loop = asyncio.get_running_loop()
@@ -165,16 +173,16 @@ async def wait_for_all(milestones: list[Milestone[T]]) -> None:
     def one_less() -> None:
         nonlocal left
         left -= 1
-        if not left and not gate.done():
-            gate.set_result(None)
+        if not left:
+            _open(gate)
 
-    tokens = [(milestone, milestone.call_when_happened(loop, one_less)) for milestone in ahead]
+    for milestone in ahead:
+        milestone.call_when_happened(loop, one_less)
     try:
         await gate
     finally:
-        for milestone, token in tokens:
-            if not milestone.happened:
-                milestone.forget(loop, token)
+        for milestone in ahead:
+            milestone.forget(loop, one_less)
 
 
 async def happens_within(milestone: Milestone[T], timeout_s: float) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from algosearch.errors import RequestWithdrawn
 from algosearch.ops import Op
 from algosearch.records import Choice, Policy
-from algosearch.search.inquiry import Inquiry, Question, Source
+from algosearch.search.inquiry import Inquiry, Source
 
 if TYPE_CHECKING:
     from algosearch.search.searcher import Searcher
@@ -86,8 +86,8 @@ class Request:
         self._check_open()
         if policy is not None and policy != self.policy:
             question = self._inquiry.question
-            other = Question(question.op, policy, question.device, question.mode)
-            return await self._searcher.ask_and_wait(other, deadline_s=deadline_s)
+            place = (question.mode, question.device, policy)
+            return await self._searcher.ask_and_wait(question.op, place, deadline_s=deadline_s)
         return await self._searcher.wait_for(self._inquiry, deadline_s)
 
     def choice_blocking(self, *, timeout_s: float | None = None) -> Choice:
@@ -105,7 +105,7 @@ class Request:
         """Give it up. If nobody else asked and no trial has begun, the search is dropped. Harmless if called twice."""
         if self._open:
             self._open = False
-            self._searcher.give_up(self._inquiry)
+            self._searcher.give_up([self._inquiry])
 
     def _check_open(self) -> None:
         if not self._open:

@@ -24,7 +24,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from diskcache import Cache, Disk
+from diskcache import Cache, Disk, Timeout
 from diskcache.core import MODE_RAW
 
 from algosearch.records.wire import LONGEST_BYTES
@@ -100,7 +100,11 @@ class PromptCache(Cache):  # type: ignore[misc]
 
     def __init__(self, directory: Path, deadline: float) -> None:
         self._deadline = deadline
-        super().__init__(str(directory), timeout=BUSY_S, disk=InlineDisk, **SETTINGS)
+        try:
+            super().__init__(str(directory), timeout=BUSY_S, disk=InlineDisk, **SETTINGS)
+        except BaseException:
+            self.close()
+            raise
         self._deadline = 0.0  # from here on SQLite waits, `BUSY_S` at most
 
     @property
@@ -115,7 +119,7 @@ class PromptCache(Cache):  # type: ignore[misc]
 
         An error in the statement itself ("no such table", while it opens) stays what diskcache expects and catches.
         """
-        execute = self._con.execute
+        execute = self.connection.execute
 
         def prompt(statement: str, *values: Any) -> sqlite3.Cursor:
             while True:
@@ -149,5 +153,5 @@ def cause_of(error: BaseException) -> Hindrance:
     return found or Hindrance("failed", f"{type(error).__name__}: {error}")
 
 
-TROUBLE: Final = (Hindrance, sqlite3.Error, OSError, UnicodeError)
+TROUBLE: Final = (Hindrance, sqlite3.Error, Timeout, OSError, UnicodeError)
 """Everything that a call on the file may raise because of the file, the disk, or a name that no file can hold."""

@@ -58,7 +58,7 @@ class MemoryStore:
     ) -> None:
         if limit_records < 1:
             raise ValueError(f"limit_records = {limit_records}: must be at least 1")
-        self._memory = _Memory(limit_records) if beside is None else beside._memory
+        self._memory: _Memory = _Memory(limit_records) if beside is None else beside._memory
         self._clock = clock
         self._troubles = Troubles(self.location)
         self._own_writes = 0

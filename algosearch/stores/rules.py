@@ -88,7 +88,7 @@ def encode_lease(lease: Lease) -> bytes:
 
 
 def decode_lease(raw: bytes | None) -> Lease | None:
-    """The lease in `raw`. None if there is none, or bytes that are none: a claim that cannot be read holds nobody up."""
+    """The lease in `raw`. None if there is none, or bytes that are none: what cannot be read holds nobody up."""
     if raw is None:
         return None
     try:

@@ -49,7 +49,8 @@ def connect_to_read(file: Path, *, timeout_s: float, immutable: bool = False) ->
 
 
 def distrust(connection: sqlite3.Connection) -> None:
-    """Have SQLite take the file for what it may be: no functions with side effects from its schema, every cell checked."""
+    """Have SQLite take the file for what it may be: its schema calls no function with side effects, and its cells are
+    checked one by one."""
     connection.execute("PRAGMA trusted_schema = OFF")
     connection.execute("PRAGMA cell_size_check = ON")
     connection.execute("PRAGMA mmap_size = 0")

@@ -1,7 +1,7 @@
 """Trouble with a home of records: what hindered a call, and what has been met so far.
 
-A store raises nothing for trouble (`algosearch.stores.base`), so within this room it travels as `Hindrance`, which never
-leaves, and ends as a line in `Troubles`: logged once for each kind, counted ever after.
+A store raises nothing for trouble (`algosearch.stores.base`), so within this room it travels as `Hindrance`, which
+never leaves, and ends as a line in `Troubles`: logged once for each kind, counted ever after.
 """
 
 from __future__ import annotations
@@ -36,6 +36,9 @@ _BY_ERRNO: Final[dict[int, Kind]] = {
 class Hindrance(Exception):
     """Why something could not be done. Caught within this room."""
 
+    known = False
+    """True if it was met before, noted, and is only the answer to one more question."""
+
     def __init__(self, kind: Kind, reason: str, remedy: str | None = None) -> None:
         self.kind: Kind = kind
         self.reason = reason
@@ -44,6 +47,12 @@ class Hindrance(Exception):
 
     def __str__(self) -> str:
         return self.reason
+
+    def again(self) -> Hindrance:
+        """The same, known, to be raised once more: an instance raised twice would grow its traceback."""
+        known = Hindrance(self.kind, self.reason, self.remedy)
+        known.known = True
+        return known
 
     @classmethod
     def of_system(cls, error: OSError) -> Hindrance:

@@ -68,7 +68,9 @@ class TestScriptedContract(_Wrong, BackendContract):
                 op=CONV,
                 candidates=(
                     CandidateScript(algorithm=A, time_us=(90.0, 30.0, 31.0), noise=0.02, first_us=50.0),
-                    CandidateScript(algorithm=B, time_us=25, workspace_bytes=4096, notes=("tensor_core", "tf32")),
+                    CandidateScript(
+                        algorithm=B, time_us=25, build_us=900, workspace_bytes=4096, notes=("tensor_core", "tf32")
+                    ),
                     CandidateScript(
                         algorithm=C, time_us=0.1, faults=(Fault(at="build", does="build_failed"),), noise=0.005
                     ),

@@ -138,6 +138,11 @@ def test_a_trace_that_is_not_there_or_is_none(tmp_path: Path) -> None:
         read_trace(torn)
 
 
+def test_a_trace_that_cannot_be_written(tmp_path: Path) -> None:
+    with pytest.raises(InvalidSetting, match="cannot be written: Is a directory"):
+        opened(SimulatedBackend(trace=tmp_path))
+
+
 def test_what_outlives_its_session_writes_nowhere(tmp_path: Path) -> None:
     path = tmp_path / "trace"
     tracer = Tracer(path, "d:0")

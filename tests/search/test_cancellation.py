@@ -29,7 +29,7 @@ async def settle(searcher: Searcher) -> None:
 async def check_invariants(searcher: Searcher) -> None:
     await settle(searcher)
     assert searcher.statistics().open == 0
-    assert not searcher._pending
+    assert not searcher._answers.pending
     # The searcher still answers, and what was being searched is either whole or not begun.
     assert (await searcher.select(some_op())).algorithm == FAST
 

@@ -9,6 +9,7 @@ import pytest
 
 from algosearch import Policy, open_searcher, select_algo
 from algosearch.backends.simulated import Script, SimulatedBackend, TraceEvent, searches
+from algosearch.devices.pool import IN_HAND
 from algosearch.errors import (
     InvalidOp,
     InvalidPolicy,
@@ -242,18 +243,16 @@ async def test_most_awaited_first() -> None:
     async with open_searcher(store="memory:", backends=[backend]) as searcher:
         backend.gates["launch"].close()
         requests = [searcher.request(op) for op in some_ops(12)]
-        assert await asyncio.to_thread(backend.gates["launch"].reached.wait, 20)
+        while len(order) < IN_HAND:
+            await asyncio.sleep(0.001)
         waiters = [asyncio.create_task(requests[9].choice()) for _ in range(3)]
         waiters += [asyncio.create_task(requests[11].choice()) for _ in range(2)]
         await asyncio.sleep(0)
-        in_hand = len(order)
         backend.gates["launch"].open()
         for request in requests:
             await request.choice()
         await asyncio.gather(*waiters)
-    assert order[in_hand : in_hand + 2] == [some_op(9), some_op(11)]
-    rest = [op for op in some_ops(12) if op not in order[: in_hand + 2]]
-    assert order[in_hand + 2 :] == rest
+    assert order == [some_op(n) for n in (0, 1, 2, 9, 11, 3, 4, 5, 6, 7, 8, 10)]
 
 
 async def test_wrong_arguments_are_refused_by_name() -> None:

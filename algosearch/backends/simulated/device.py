@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from typing import Final
 
 from algosearch.backends.simulated.script import DeviceScript
@@ -72,8 +73,16 @@ class Pacer:
     Invariant: asleep or owed, the times add up. A sleep that took too long shortens the next ones.
     """
 
-    def __init__(self, scale: float | None) -> None:
+    def __init__(
+        self,
+        scale: float | None,
+        *,
+        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
         self._scale = scale
+        self._sleep = sleep
+        self._clock = clock
         self._owed_s = 0.0
 
     def pass_us(self, us: float) -> None:
@@ -82,6 +91,6 @@ class Pacer:
             return
         self._owed_s += us * 1e-6 * self._scale
         if self._owed_s >= _QUANTUM_S:
-            begin = time.perf_counter()
-            time.sleep(self._owed_s)
-            self._owed_s -= time.perf_counter() - begin
+            begin = self._clock()
+            self._sleep(self._owed_s)
+            self._owed_s -= self._clock() - begin

@@ -35,7 +35,7 @@ from algosearch.backends.simulated.script import (
 from algosearch.backends.simulated.side import Side
 from algosearch.backends.simulated.trace import Tracer
 from algosearch.ops import Op
-from algosearch.records import Built, Burst, Candidate, Failure, FailureKind, Listing
+from algosearch.records import FACTS, Built, Burst, Candidate, Failure, FailureKind, Listing
 
 TIMING: Final = "virtual,warm"
 _DISTURBED_FACTOR: Final = 1.5
@@ -290,17 +290,12 @@ class SimulatedSession:
 
     def _failure(self, fault: Fault, limit_us: float | None = None) -> Failure:
         kind = cast("FailureKind", fault.does)
-        circumstances: tuple[tuple[str, str], ...]
-        match kind:
-            case "out_of_memory":
-                circumstances = (("free_bytes", str(self._memory.free_bytes)),)
-            case "timed_out":
-                circumstances = (("limit_us", str(limit_us)),)
-            case "launch_failed" | "crashed":
-                circumstances = (("device", self.device.name),)
-            case _:
-                circumstances = ()
-        return Failure(kind, fault.message or f"scripted at {fault.at}", circumstances)
+        circumstances = {} if kind in FACTS else {"device": self.device.name}
+        if kind == "out_of_memory":
+            circumstances["free_bytes"] = str(self._memory.free_bytes)
+        elif kind == "timed_out" and limit_us is not None:
+            circumstances["limit_us"] = str(limit_us)
+        return Failure(kind, fault.message or f"scripted at {fault.at}", tuple(circumstances.items()))
 
     def _burst(self, call: FaultStage, plan: _Plan, repeats: int, limit_us: float | None) -> Burst | Failure:
         if repeats < 1:

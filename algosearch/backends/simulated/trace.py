@@ -46,7 +46,11 @@ _decode = msgspec.json.Decoder(TraceEvent, strict=True).decode
 
 
 class Tracer:
-    """One session's end of a trace. A path is opened here and closed by `close`; a list is appended to."""
+    """One session's end of a trace. A path is opened here and closed by `close`; a list is appended to.
+
+    Raises:
+        InvalidSetting: the file cannot be opened.
+    """
 
     def __init__(self, trace: str | os.PathLike[str] | list[TraceEvent] | None, device: str) -> None:
         self._device = device
@@ -54,7 +58,10 @@ class Tracer:
         self._lock = threading.Lock()
         self._file: int | None = None
         if trace is not None and not isinstance(trace, list):
-            self._file = os.open(trace, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            try:
+                self._file = os.open(trace, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            except OSError as error:
+                raise InvalidSetting("trace", os.fspath(trace), f"cannot be written: {error.strerror}") from None
 
     def event(
         self, call: Call, problem: str = "", algorithm: str = "", outcome: str = "ok", us: float = 0.0
@@ -77,7 +84,7 @@ class Tracer:
         if self._events is not None:
             self._events.extend(events)
             return
-        if self._file is None:
+        if self._file is None or not events:
             return
         raw = b"".join(_encode(event) + b"\n" for event in events)
         # The lock: a file's number must not be closed, and given to another file, between look and write.

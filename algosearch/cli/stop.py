@@ -1,0 +1,38 @@
+"""`Stop`: the first Ctrl-C or SIGTERM asks a command to end in good order; the second one ends it."""
+
+from __future__ import annotations
+
+import signal
+from types import FrameType, TracebackType
+from typing import Any, Final, Self
+
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+
+
+class Stop:
+    """Catches both signals for the length of a block in the main thread. Whoever works in it looks at `signum`.
+
+    A signal that is ignored stays so: a job in the background of a shell is not to hear the Ctrl-C of another.
+    """
+
+    def __init__(self) -> None:
+        self.signum: int | None = None
+        """The signal that asked, or None."""
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Self:
+        for each in _SIGNALS:
+            if signal.getsignal(each) is not signal.SIG_IGN:
+                self._before[each] = signal.signal(each, self._caught)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for each, handler in self._before.items():
+            signal.signal(each, handler)
+
+    def _caught(self, signum: int, frame: FrameType | None) -> None:
+        if self.signum is not None:
+            raise KeyboardInterrupt
+        self.signum = signum

@@ -1,0 +1,163 @@
+"""`Answers`: what a searcher knows and what it waits for, by the place from which it was asked.
+
+Threads: everything is changed under one lock, and the table is read without it. An answer is in the table before its
+waiters wake, and a question is never both in the table and pending.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from algosearch.errors import SearcherClosed
+from algosearch.ops import Op
+from algosearch.records import Choice, Policy
+from algosearch.search.inquiry import Inquiry, Question
+from algosearch.settings import Mode
+
+ANSWERS_KEPT: Final = 200_000
+"""Answers kept for each place; the oldest goes first, and its record stays in the store."""
+
+Place = tuple[Mode | None, str | None, Policy | None]
+"""(mode, device, policy) of a call. None in the first or last stands for the searcher's own."""
+
+
+class Answers:
+    """The table of answers and the pending inquiries of one searcher.
+
+    Invariant: what is in the table under the searcher's own mode or policy spelled out is also there under None, once
+    asked so. Only final answers enter; a provisional one is to be asked again.
+    """
+
+    def __init__(self, own_mode: Mode, own_policy: Policy) -> None:
+        self.table: dict[Mode | None, dict[str | None, dict[Policy | None, dict[Op, Choice]]]] = {}
+        """By mode, device, policy and op."""
+        self.hits = 0
+        self.asked = 0
+        self.joined = 0
+        self.closed = False
+        self._own_mode = own_mode
+        self._own_policy = own_policy
+        self._lock = threading.Lock()
+        self._pending: dict[Place, dict[Op, Inquiry]] = {}
+        """Places spelled out."""
+
+    @property
+    def pending(self) -> tuple[Inquiry, ...]:
+        """The inquiries under way."""
+        with self._lock:
+            return tuple(inquiry for inquiries in self._pending.values() for inquiry in inquiries.values())
+
+    def at(self, place: Place) -> dict[Op, Choice]:
+        """The answers known at a place; not to be changed."""
+        mode, device, policy = place
+        return self.table.get(mode, {}).get(device, {}).get(policy, {})
+
+    def peek(self, op: Op, place: Place) -> Choice | None:
+        """The answer to one op, however its place is spelled; None if it is not known."""
+        return self.at(place).get(op) or self.at(self._spelled_out(place)).get(op)
+
+    def join(self, ops: Sequence[Op], place: Place) -> tuple[list[Inquiry], list[Inquiry]]:
+        """One more open request for each op: (its inquiry, for each; those of them that are new, to be submitted).
+
+        What is known already gets an inquiry that is settled at once.
+
+        Raises:
+            SearcherClosed.
+        """
+        mode, device, policy = spelled_out = self._spelled_out(place)
+        inquiries: list[Inquiry] = []
+        fresh: list[Inquiry] = []
+        known: list[tuple[Inquiry, Choice]] = []
+        with self._lock:
+            if self.closed:
+                raise SearcherClosed
+            pending = self._pending.setdefault(spelled_out, {})
+            answers = self.at(spelled_out)
+            for op in ops:
+                inquiry = pending.get(op)
+                if inquiry is None:
+                    inquiry = Inquiry(Question(op, policy, device, mode), self._settle)
+                    choice = answers.get(op)
+                    if choice is None:
+                        pending[op] = inquiry
+                        fresh.append(inquiry)
+                    else:
+                        self.hits += 1
+                        self._keep(place, op, choice)
+                        known.append((inquiry, choice))
+                else:
+                    self.joined += 1
+                inquiry.open_requests += 1
+                inquiries.append(inquiry)
+            self.asked += len(fresh)
+        for inquiry, choice in known:
+            inquiry.answer_known(choice)
+        return inquiries, fresh
+
+    def give_up(self, inquiries: Iterable[Inquiry]) -> list[Inquiry]:
+        """One open request less for each; those that are thereby withdrawn."""
+        withdrawn = []
+        with self._lock:
+            for inquiry in inquiries:
+                inquiry.open_requests -= 1
+                if not inquiry.open_requests and not inquiry.answered.happened:
+                    inquiry.withdrawn = True
+                    self._forget(inquiry)
+                    withdrawn.append(inquiry)
+        return withdrawn
+
+    def close(self) -> tuple[Inquiry, ...]:
+        """Refuse what comes from now on; what was pending, now withdrawn. Empty if called twice."""
+        pending = self.pending
+        with self._lock:
+            self.closed = True
+            self.table = {}  # a closed searcher answers nothing, not even from memory
+            self._pending = {}
+            for inquiry in pending:
+                inquiry.withdrawn = True
+        return pending
+
+    def given(self) -> list[tuple[Policy, Choice]]:
+        """Every answer once, with the policy that it is for."""
+        with self._lock:
+            return list(self._given())
+
+    def _given(self) -> Iterator[tuple[Policy, Choice]]:
+        for mode, devices in self.table.items():
+            for policies in devices.values():
+                for policy, answers in policies.items():
+                    if mode is not None and policy is not None:
+                        for choice in answers.values():
+                            yield policy, choice
+
+    def _spelled_out(self, place: Place) -> tuple[Mode, str | None, Policy]:
+        mode, device, policy = place
+        return mode or self._own_mode, device, policy or self._own_policy
+
+    def _settle(self, inquiry: Inquiry, choice: Choice | None) -> None:
+        """An inquiry has its answer (or an error): out of pending, into the table. In the engine's thread."""
+        question = inquiry.question
+        with self._lock:
+            self._forget(inquiry)
+            if choice is not None and not choice.provisional and not self.closed:
+                mode, device, policy = question.mode, question.device, question.policy
+                self._keep((mode, device, policy), question.op, choice)
+                if mode == self._own_mode:
+                    self._keep((None, device, policy), question.op, choice)
+                    if policy == self._own_policy:
+                        self._keep((None, device, None), question.op, choice)
+
+    def _forget(self, inquiry: Inquiry) -> None:
+        question = inquiry.question
+        pending = self._pending.get((question.mode, question.device, question.policy))
+        if pending is not None and pending.get(question.op) is inquiry:
+            del pending[question.op]
+
+    def _keep(self, place: Place, op: Op, choice: Choice) -> None:
+        mode, device, policy = place
+        answers = self.table.setdefault(mode, {}).setdefault(device, {}).setdefault(policy, {})
+        if len(answers) >= ANSWERS_KEPT:
+            del answers[next(iter(answers))]
+        answers[op] = choice

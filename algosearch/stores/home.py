@@ -1,0 +1,59 @@
+"""`open_store`: from what a user writes to the store that is meant; and where records go if nothing is said."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+from algosearch.errors import StoreUnusable
+from algosearch.stores.base import Store
+from algosearch.stores.directory import DirectoryStore
+from algosearch.stores.memory import MemoryStore
+
+MEMORY: Final = "memory:"
+FOLDER: Final = "store-v1"
+"""Carries the format (`inspection.FORMAT`), so that versions with different formats do not meet."""
+
+_SUPPORTED: Final = f"name a directory, or {MEMORY}"
+
+
+def open_store(location: str | Path | None = None) -> Store:
+    """The store at `location`, made and not yet opened (`Store.open`): nothing is touched.
+
+    Args:
+        location: a directory; `memory:`; or None for the user's cache directory, and where that cannot be used a
+            directory of the user's own among the temporary ones. Where neither can be used, `Store.open` says so, and a
+            searcher goes on with what its process remembers.
+
+    Raises:
+        StoreUnusable: it names no store that this version knows.
+    """
+    if location is None:
+        return DirectoryStore(user_directories)
+    if location == MEMORY:
+        return MemoryStore()
+    if isinstance(location, str):
+        if not location.strip():
+            raise StoreUnusable(repr(location), "it is empty", _SUPPORTED)
+        if "://" in location:
+            scheme, rest = location.split("://", 1)
+            shown = f"{scheme}://{rest.rsplit('@', 1)[-1]}"  # never a password into a message or a log
+            raise StoreUnusable(shown, f"this version has no store of the kind {scheme}", _SUPPORTED)
+    try:
+        return DirectoryStore(Path(location).expanduser())
+    except RuntimeError as error:
+        raise StoreUnusable(str(location), str(error), _SUPPORTED) from error
+
+
+def user_directories() -> list[Path]:
+    """Where to keep records if nothing is said, the best first: under `XDG_CACHE_HOME`, else `HOME` (on macOS in
+    Library/Caches); else a directory of this user's own among the temporary ones."""
+    import tempfile
+
+    import platformdirs
+
+    named = platformdirs.user_cache_path("algosearch", appauthor=False)
+    # Without a home and without a name in the user data base it is relative: `~/.cache` of whatever directory this is.
+    found = [named / FOLDER] if named.is_absolute() else []
+    return [*found, Path(tempfile.gettempdir()) / f"algosearch-{os.geteuid()}" / FOLDER]

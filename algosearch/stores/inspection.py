@@ -1,0 +1,279 @@
+"""What must be true of a directory and of the file in it before diskcache opens that file; and what is done if not.
+
+The directory is its user's alone: what others can write to, others can fill. Even so nothing in the file is trusted:
+its schema and settings are compared, through a connection that cannot write, with what diskcache makes on our behalf,
+down to the letter. A trigger, a view, a setting more or of another value, and the file is *set aside*: moved, never
+deleted, with the logs that belong to it.
+
+Everything here blocks, and raises `Hindrance` for what is wrong.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import sqlite3
+import stat
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from sqlite3 import SQLITE_ERROR
+from typing import Final
+
+from algosearch.stores.disk import METADATA, SETTINGS, PromptCache
+from algosearch.stores.sqlite import connect_to_read, hindrance_of
+from algosearch.stores.trouble import Hindrance
+
+FILE: Final = "cache.db"
+LOCK: Final = "lock"
+LOGS: Final = ("-wal", "-shm", "-journal")
+"""What SQLite keeps beside a file."""
+APPLICATION_ID: Final = 0x616C676F
+"""Says in the file's header whose it is: `algo`."""
+FORMAT: Final = 1
+"""Counts up when the schema or the settings change. Records carry a version of their own (`records.wire`)."""
+
+_TRIGGERS: Final = {
+    "count_insert": ("INSERT", 'value + 1 WHERE key = "count"'),
+    "count_delete": ("DELETE", 'value - 1 WHERE key = "count"'),
+    "size_insert": ("INSERT", 'value + NEW.size WHERE key = "size"'),
+    "size_update": ("UPDATE", 'value + NEW.size - OLD.size WHERE key = "size"'),
+    "size_delete": ("DELETE", 'value - OLD.size WHERE key = "size"'),
+}
+SCHEMA: Final[dict[tuple[str, str], str | None]] = {
+    ("table", "Settings"): "CREATE TABLE Settings ( key TEXT NOT NULL UNIQUE, value)",
+    ("index", "sqlite_autoindex_Settings_1"): None,
+    ("table", "Cache"): (
+        "CREATE TABLE Cache ( rowid INTEGER PRIMARY KEY, key BLOB, raw INTEGER, store_time REAL, expire_time REAL,"
+        " access_time REAL, access_count INTEGER DEFAULT 0, tag BLOB, size INTEGER DEFAULT 0, mode INTEGER DEFAULT 0,"
+        " filename TEXT, value BLOB)"
+    ),
+    ("index", "Cache_key_raw"): "CREATE UNIQUE INDEX Cache_key_raw ON Cache(key, raw)",
+    ("index", "Cache_expire_time"): "CREATE INDEX Cache_expire_time ON Cache (expire_time)",
+} | {
+    ("trigger", f"Settings_{name}"): (
+        f"CREATE TRIGGER Settings_{name} AFTER {event} ON Cache FOR EACH ROW BEGIN UPDATE Settings SET value = {value};"
+        " END"
+    )
+    for name, (event, value) in _TRIGGERS.items()
+}
+"""What diskcache 5.6 makes with our settings, (type, name) → text."""
+_LIMIT: Final = 64
+"""More rows than this of schema or settings are not ours, and not read."""
+_ROWS_SALVAGED: Final = 200_000
+
+
+def private_directory(path: Path) -> Path:
+    """The real directory behind `path`, made if there is none; it is this user's alone to write to.
+
+    Raises:
+        Hindrance: it is not, or cannot be made.
+    """
+    user = os.geteuid()
+    try:
+        if path.is_symlink() and path.lstat().st_uid not in (user, 0):
+            raise Hindrance("unfit", f"{path} is a link that belongs to another user")
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        real = path.resolve(strict=True)
+        status = real.stat()
+    except FileExistsError:
+        raise Hindrance("unfit", f"{path} is not a directory") from None
+    except OSError as error:
+        hindrance = Hindrance.of_system(error)
+        raise Hindrance(hindrance.kind, f"it cannot be made: {error}", hindrance.remedy) from error
+    except ValueError as error:
+        raise Hindrance("unfit", f"{error}") from error
+    if status.st_uid != user:
+        raise Hindrance("unfit", f"it belongs to user {status.st_uid}, and this is user {user}")
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise Hindrance("unfit", "others can write to it", f"run `chmod 700 {real}`, or choose another directory")
+    if os.path.expandvars(real) != str(real):
+        raise Hindrance("unfit", "diskcache would take a part of its name for a variable")
+    return real
+
+
+def require_writable(file: Path) -> None:
+    """Say early and in plain words what SQLite would say as "unable to open".
+
+    Raises:
+        Hindrance: `read_only`.
+    """
+    if not os.access(file.parent, os.W_OK | os.X_OK):
+        raise Hindrance("read_only", "its directory cannot be written to")
+    if file.exists() and not os.access(file, os.W_OK):
+        raise Hindrance("read_only", "its file cannot be written to")
+
+
+def identity_of(file: Path) -> tuple[int, int] | None:
+    """What tells whether a name still leads to the same file; None if to no file."""
+    try:
+        status = file.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+@contextlib.contextmanager
+def alone(directory: Path, deadline: float) -> Iterator[None]:
+    """Hold the directory's lock: one process at a time opens the file, or sets it aside.
+
+    Not `filelock` and not a blocking `flock`: a process that was stopped while it held the lock must cost the others a
+    known time.
+
+    Args:
+        deadline: of `time.monotonic`.
+
+    Raises:
+        Hindrance: `locked`, or `read_only`, …
+    """
+    try:
+        handle = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise Hindrance.of_system(error) from error
+    try:
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    raise Hindrance("locked", "another process has been opening it for too long") from None
+                time.sleep(0.002)
+        yield
+    finally:
+        os.close(handle)
+
+
+def examine(file: Path, deadline: float, *, immutable: bool = False) -> str | None:
+    """What is wrong with a file, in a few words; None if nothing, or if it is not there or empty.
+
+    Args:
+        deadline: of `time.monotonic`, for somebody who holds it to let go.
+        immutable: as in `connect_to_read`.
+
+    Raises:
+        Hindrance: it cannot be said (`locked`, …), or it is a newer version's.
+    """
+    for name in (file, *(file.with_name(file.name + log) for log in LOGS)):
+        try:
+            status = name.lstat()
+        except FileNotFoundError:
+            continue
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
+            return f"{name.name} is not a plain file of this user"
+    try:
+        if file.stat().st_size == 0:
+            return None
+    except FileNotFoundError:
+        return None
+    if file.with_name(file.name + "-journal").exists():
+        return "a rollback journal lies beside it, which a store never leaves"
+    try:
+        connection = connect_to_read(file, timeout_s=max(0.0, deadline - time.monotonic()), immutable=immutable)
+    except sqlite3.Error as error:
+        raise hindrance_of(error) from error
+    try:
+        return difference(connection)
+    finally:
+        connection.close()
+
+
+def difference(connection: sqlite3.Connection) -> str | None:
+    """How a file differs from one that we have made; None if not at all.
+
+    One that is unfinished, since its maker was killed, is one of ours: diskcache goes on with it.
+
+    Raises:
+        Hindrance: as `examine`.
+    """
+    try:
+        ((application,),) = connection.execute("PRAGMA application_id").fetchall()
+        ((version,),) = connection.execute("PRAGMA user_version").fetchall()
+        if application == APPLICATION_ID and version > FORMAT:
+            raise Hindrance("newer", f"it has format {version}, made by a newer algosearch; this one knows {FORMAT}")
+        if (application, version) not in ((0, 0), (APPLICATION_ID, FORMAT)):
+            return "it is the file of another program"
+        parts = connection.execute(f"SELECT type, name, sql FROM sqlite_master LIMIT {_LIMIT}").fetchall()
+        for kind, name, text in parts:
+            if SCHEMA.get((kind, name), "") != text:
+                return f"its schema has the {kind} {name!r}, which is not that of a store"
+        if ("table", "Settings") in {(kind, name) for kind, name, _ in parts}:
+            for name, value in connection.execute(f"SELECT key, value FROM Settings LIMIT {_LIMIT}").fetchall():
+                counted = name in METADATA and type(value) is int
+                if not counted and (type(value) is not type(SETTINGS.get(name)) or value != SETTINGS[name]):
+                    return f"its setting {name!r} is not that of a store"
+    except sqlite3.Error as error:
+        hindrance = hindrance_of(error)
+        # SQLITE_ERROR: the statement is ours and right, so it is the file that has a table of another shape, or a text
+        # that is none.
+        if hindrance.kind == "corrupt" or getattr(error, "sqlite_errorcode", SQLITE_ERROR) == SQLITE_ERROR:
+            return hindrance.reason
+        raise hindrance from error
+    return None
+
+
+def sign(cache: PromptCache) -> None:
+    """Write into the file's header whose it is and of which format, if it does not say so yet."""
+    connection = cache.connection
+    if connection.execute("PRAGMA application_id").fetchall() != [(APPLICATION_ID,)]:
+        with cache.transact(retry=False):
+            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            connection.execute(f"PRAGMA user_version = {FORMAT}")
+
+
+def damage(file: Path) -> str | None:
+    """What SQLite's own check of all pages finds first; None if nothing. Milliseconds for each megabyte."""
+    try:
+        connection = connect_to_read(file, timeout_s=0.0)
+        try:
+            ((found,),) = connection.execute("PRAGMA quick_check(1)").fetchall()
+        finally:
+            connection.close()
+    except sqlite3.Error as error:
+        return str(error)
+    return None if found == "ok" else str(found)
+
+
+def set_aside(file: Path) -> Path:
+    """Move a file and its logs into a new folder beside it, and say where. The caller is `alone`.
+
+    The logs first: a log that stayed behind would be played into the file that comes next.
+    """
+    name = f"set-aside-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
+    for attempt in range(1000):
+        folder = file.with_name(name + (f"-{attempt}" if attempt else ""))
+        try:
+            folder.mkdir(mode=0o700)
+            break
+        except FileExistsError:
+            continue
+    else:
+        raise Hindrance("failed", "too many files were set aside within one second")
+    for part in (*(file.name + log for log in LOGS), file.name):
+        with contextlib.suppress(FileNotFoundError):
+            (file.with_name(part)).rename(folder / part)
+    return folder
+
+
+def salvage(file: Path) -> Iterator[tuple[str, bytes]]:
+    """What can still be read of a damaged file: (key, value) of each row of the shape that we write.
+
+    Row by row by number, so that a bad page costs the rows on it and no other. What comes is as little trusted as ever.
+    """
+    try:
+        connection = connect_to_read(file, timeout_s=0.0)
+    except sqlite3.Error:
+        return
+    try:
+        ((last,),) = connection.execute("SELECT max(rowid) FROM Cache").fetchall()
+        for row in range(1, min(last or 0, _ROWS_SALVAGED) + 1):
+            with contextlib.suppress(sqlite3.Error):
+                found = connection.execute("SELECT key, value FROM Cache WHERE rowid = ?", (row,)).fetchone()
+                if found and type(found[0]) is str and type(found[1]) is bytes:
+                    yield found
+    except sqlite3.Error:
+        return
+    finally:
+        connection.close()

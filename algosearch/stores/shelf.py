@@ -1,0 +1,289 @@
+"""`Shelf`: the records and claims of one directory, blocking. It belongs to one thread; `DirectoryStore` is its door.
+
+What a store does, as rows: a record under `record:` and its key's digest, a claim under `claim:`. How the file is held,
+and what happens when it cannot be, is `Access`'s.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from msgspec.structs import replace
+
+from algosearch.errors import UndecodableRecord
+from algosearch.records import Key, Record, wire
+from algosearch.stores import rules
+from algosearch.stores.access import Access
+from algosearch.stores.base import Claim, Committed, Miss, StoreStatistics
+from algosearch.stores.disk import TROUBLE, cause_of
+from algosearch.stores.trouble import Troubles
+
+Scanned = list[tuple[str, Record | Miss]]
+
+RECORD: Final = "record:"
+CLAIM: Final = "claim:"
+CHUNK: Final = 500
+"""Keys a statement: SQLite allows 999 parameters at least."""
+SCANNED: Final = 64
+"""Records a step of a scan; between steps others get the thread, and no transaction is open."""
+
+# What a row of ours looks like; of any other only the key is read. The length is asked of SQLite, so that an absurd value
+# is not even loaded.
+_VALUE: Final = (
+    "CASE WHEN mode = 1 AND filename IS NULL AND typeof(value) = 'blob'"
+    f" AND length(value) <= {wire.LONGEST_BYTES} THEN value END"
+)
+# Keys are text, and compared as bytes: what is of another type sorts outside, and ';' comes after ':'.
+_RANGE: Final = "raw = 1 AND key >= '{0}:' AND key < '{0};'"
+_RECORDS: Final = _RANGE.format("record")
+_CLAIMS: Final = _RANGE.format("claim")
+
+
+class Shelf:
+    """Records and claims in one directory. Only `open` raises.
+
+    Args:
+        path: of the directory; it is made when the shelf is opened.
+        clock: seconds, for the expiry of claims: the host's, so that its processes agree.
+        retry_s: how long to leave alone what could not be written.
+        troubles: where what goes wrong is noted.
+    """
+
+    def __init__(self, path: Path, *, clock: Callable[[], float], retry_s: float, troubles: Troubles) -> None:
+        self._clock = clock
+        self._troubles = troubles
+        self._access = Access(path, retry_s=retry_s, troubles=troubles, genuine=_is_record)
+
+    def open(self) -> None:
+        """Open it for writing, or else for reading.
+
+        Raises:
+            Hindrance: not even that.
+        """
+        self._access.open()
+
+    def close(self) -> None:
+        """Let go. Harmless if it is not open."""
+        self._access.close()
+
+    # -- what a store does ---------------------------------------------------------------------
+
+    def get_many(self, keys: Sequence[Key]) -> list[Record | Miss]:
+        """As `Store.get_many`."""
+        try:
+            rows = self._access.attempt(lambda: self._rows([RECORD + key.digest for key in keys]))
+        except TROUBLE as error:
+            return [Miss("unreadable", self._access.note(error))] * len(keys)
+        return [self._decoded(rows, key.digest, key) for key in keys]
+
+    def commit(self, record: Record, after: int) -> Committed:
+        """As `Store.commit`."""
+        try:
+            raw = rules.storable(record)
+        except UndecodableRecord as error:
+            self._troubles.note("undecodable", f"a record that no reader would take is not kept: {error}")
+            return Committed(record, won=True, kept=False)
+        try:
+            return self._access.write(lambda: self._commit(record, raw, after))
+        except TROUBLE as error:
+            self._access.note(error)
+        (stored,) = self.get_many([record.key])
+        settled = rules.settle(stored if isinstance(stored, Record) else None, record, after=after)
+        return replace(settled, kept=not settled.won)
+
+    def claim(self, digest: str, owner: str, expiry_s: float, trying: str) -> Claim:
+        """As `Store.claim`."""
+
+        def contest(held: rules.Lease | None) -> rules.Lease:
+            return rules.contest(held, owner, expiry_s=expiry_s, trying=trying, now_s=self._clock())
+
+        def take() -> rules.Lease:
+            with self._access.transaction() as cache:
+                held = self._lease(digest)
+                lease = contest(held)
+                if lease is not held:
+                    cache.set(CLAIM + digest, rules.encode_lease(lease), retry=False)
+            return lease
+
+        try:
+            return self._access.write(take).claim(digest)
+        except TROUBLE as error:
+            self._access.note(error)
+        return contest(self._lease_if_readable(digest)).claim(digest)
+
+    def renew(self, claim: Claim, expiry_s: float) -> bool:
+        """As `Store.renew`."""
+
+        def extend() -> bool:
+            with self._access.transaction() as cache:
+                lease = rules.extend(self._lease(claim.digest), claim, expiry_s=expiry_s, now_s=self._clock())
+                if lease is not None:
+                    cache.set(CLAIM + claim.digest, rules.encode_lease(lease), retry=False)
+            return lease is not None
+
+        try:
+            return self._access.write(extend)
+        except TROUBLE as error:
+            self._access.note(error)
+        held = self._lease_if_readable(claim.digest)
+        return held is None or held.owner == claim.owner or not held.in_force(self._clock())
+
+    def release(self, claim: Claim) -> None:
+        """As `Store.release`."""
+
+        def give_back() -> None:
+            with self._access.transaction() as cache:
+                lease = self._lease(claim.digest)
+                if lease is not None and lease.owner == claim.owner:
+                    cache.delete(CLAIM + claim.digest, retry=False)
+
+        try:
+            self._access.write(give_back)
+        except TROUBLE as error:
+            self._access.note(error)
+
+    def changes(self) -> bool:
+        """As `Store.changes`: SQLite tells a connection whether another one has committed."""
+        try:
+            return self._access.changed()
+        except TROUBLE as error:
+            self._access.note(error)
+            return False
+
+    def scan_after(self, last: bytes) -> tuple[Scanned, bytes | None]:
+        """The next records after a key (b"" for the first), and the key to go on after; None at the end."""
+        statement = (
+            f"SELECT CAST(key AS BLOB), {_VALUE} FROM Cache"
+            f" WHERE {_RECORDS} AND key > CAST(? AS TEXT) ORDER BY key LIMIT {SCANNED}"
+        )
+        try:
+            rows = self._access.attempt(lambda: self._access.reader().execute(statement, (last,)).fetchall())
+        except TROUBLE as error:
+            self._access.note(error)
+            return [], None
+        scanned: Scanned = []
+        for name, raw in rows:
+            digest = name[len(RECORD) :].decode("ascii", "replace")
+            scanned.append((digest, self._decoded({RECORD + digest: raw}, digest, None)))
+        return scanned, rows[-1][0] if len(rows) == SCANNED else None
+
+    def delete(self, digests: Sequence[str]) -> int:
+        """As `Store.delete`."""
+        names = [RECORD + digest for digest in digests]
+        try:
+            return self._access.write(lambda: self._delete(names))
+        except TROUBLE as error:
+            self._access.note(error)
+            return 0
+
+    def statistics(self) -> StoreStatistics:
+        """As `Store.statistics`."""
+        statement = (
+            f"SELECT (SELECT count(*) FROM Cache WHERE {_RECORDS}),"
+            f" (SELECT coalesce(sum(length(value)), 0) FROM Cache WHERE {_RECORDS}),"
+            f" (SELECT count(*) FROM Cache WHERE {_CLAIMS})"
+        )
+        try:
+            ((records, size_bytes, claims),) = self._access.attempt(
+                lambda: self._access.reader().execute(statement).fetchall()
+            )
+        except TROUBLE as error:
+            self._access.note(error)
+            records = size_bytes = claims = 0
+        return StoreStatistics(
+            location=self._troubles.location,
+            records=records,
+            bytes=size_bytes,
+            writable=self._access.writable,
+            claims=claims,
+            trouble=self._troubles.lines(),
+        )
+
+    # -- reading and writing rows ------------------------------------------------------------------------------------
+
+    def _rows(self, names: Sequence[str]) -> dict[str, bytes | None]:
+        """The values of rows by name; None for a row that is not one of ours, or that cannot be read."""
+        rows: dict[str, bytes | None] = {}
+        for start in range(0, len(names), CHUNK):
+            chunk = names[start : start + CHUNK]
+            try:
+                rows.update(self._select(chunk))
+            except sqlite3.Error as error:
+                if cause_of(error).kind != "corrupt" or self._access.writable:
+                    raise
+                rows.update(self._select_each(chunk))  # cannot be begun afresh: what can be read of it has to do
+        return rows
+
+    def _select(self, names: Sequence[str]) -> list[tuple[str, bytes | None]]:
+        marks = ",".join("?" * len(names))
+        statement = f"SELECT key, {_VALUE} FROM Cache WHERE raw = 1 AND key IN ({marks})"
+        return self._access.reader().execute(statement, names).fetchall()
+
+    def _select_each(self, names: Sequence[str]) -> dict[str, bytes | None]:
+        rows: dict[str, bytes | None] = {}
+        for name in names:
+            try:
+                rows.update(self._select([name]))
+            except sqlite3.Error as error:
+                self._access.note(error)
+                rows[name] = None
+        return rows
+
+    def _decoded(self, rows: dict[str, bytes | None], digest: str, key: Key | None) -> Record | Miss:
+        name = RECORD + digest
+        if name not in rows:
+            return Miss("absent", "not in the store")
+        raw = rows[name]
+        try:
+            if raw is None:
+                raise UndecodableRecord("a row of a shape that no store writes")
+            return wire.decode(raw, key=key) if key is not None else wire.decode(raw, digest=digest)
+        except UndecodableRecord as error:
+            self._troubles.note("undecodable", f"{digest}: {error}")
+            return Miss("undecodable", str(error))
+
+    def _commit(self, record: Record, raw: bytes, after: int) -> Committed:
+        digest = record.key.digest
+        with self._access.transaction() as cache:
+            stored = self._decoded(self._rows([RECORD + digest]), digest, record.key)
+            settled = rules.settle(stored if isinstance(stored, Record) else None, record, after=after)
+            if settled.won:
+                cache.set(RECORD + digest, raw, retry=False)
+                lease = self._lease(digest)
+                if lease is not None and not lease.settled:
+                    cache.set(CLAIM + digest, rules.encode_lease(replace(lease, settled=True)), retry=False)
+        return settled
+
+    def _delete(self, names: Sequence[str]) -> int:
+        # Not diskcache's `delete`, which passes over what it takes for expired.
+        deleted = 0
+        with self._access.transaction() as cache:
+            for start in range(0, len(names), CHUNK):
+                chunk = names[start : start + CHUNK]
+                marks = ",".join("?" * len(chunk))
+                statement = f"DELETE FROM Cache WHERE raw = 1 AND key IN ({marks})"
+                deleted += cache.connection.execute(statement, chunk).rowcount
+        return deleted
+
+    def _lease(self, digest: str) -> rules.Lease | None:
+        return rules.decode_lease(self._rows([CLAIM + digest]).get(CLAIM + digest))
+
+    def _lease_if_readable(self, digest: str) -> rules.Lease | None:
+        try:
+            return self._access.attempt(lambda: self._lease(digest))
+        except TROUBLE:
+            return None
+
+
+def _is_record(name: str, raw: bytes) -> bool:
+    """Whether a row of a damaged file is to be carried into the new one. Claims are not: they lapse anyway."""
+    if not name.startswith(RECORD):
+        return False
+    try:
+        wire.decode(raw, digest=name[len(RECORD) :])
+    except UndecodableRecord:
+        return False
+    return True
