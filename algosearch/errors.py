@@ -1,7 +1,8 @@
-"""Every error that algosearch raises on purpose.
+"""The errors that algosearch raises on purpose.
 
 One base, few children. A constructor takes facts and builds the sentence, so that a caller can read the
-facts without parsing the text, and the text always says what was asked and what to do next.
+facts without parsing the text, and the text says what was asked and, where the caller can do something, what to do
+next. A noun whose text form people write has its own `InvalidValue` beside it (`algosearch.records.InvalidAlgorithm`).
 
 A failed *trial* is not here: that is data (`algosearch.records.Failure`). An error here means that a request,
 a setting or a contract is broken.
@@ -13,7 +14,7 @@ makes an equal fresh one; raising one instance twice would grow its traceback wi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Self
+from typing import Final, Self
 
 __all__ = (
     "AlgosearchError",
@@ -38,6 +39,9 @@ __all__ = (
     "UnknownDimension",
 )
 
+_LONGEST: Final = 200
+"""Characters of a value that a message shows."""
+
 
 class AlgosearchError(Exception):
     """The base of all of them. Its `args` are the facts that the constructor took, in order."""
@@ -48,7 +52,8 @@ class AlgosearchError(Exception):
     def again(self) -> Self:
         """An equal, fresh error with the same cause, to be raised to one more waiter."""
         fresh = type(self)(*self.args)
-        fresh.__cause__ = self.__cause__
+        if self.__cause__ is not None:  # setting it, even to None, hides the context in which the fresh one is raised
+            fresh.__cause__ = self.__cause__
         return fresh
 
 
@@ -62,7 +67,7 @@ class InvalidValue(AlgosearchError, ValueError):
         super().__init__(field, value, rule)
 
     def __str__(self) -> str:
-        return f"{self.noun}.{self.field} = {self.value!r}: {self.rule}"
+        return f"{self.noun}.{self.field} = {_shown(self.value)}: {self.rule}"
 
 
 class InvalidOp(InvalidValue):
@@ -85,7 +90,7 @@ class InvalidSetting(AlgosearchError, ValueError):
         super().__init__(name, value, rule)
 
     def __str__(self) -> str:
-        return f"{self.name} = {self.value!r}: {self.rule}"
+        return f"{self.name} = {_shown(self.value)}: {self.rule}"
 
 
 class NoAlgorithm(AlgosearchError, LookupError):
@@ -102,7 +107,7 @@ class NoAlgorithm(AlgosearchError, LookupError):
     def __str__(self) -> str:
         listed = "; ".join(self.reasons[:8]) or "the backend offers no candidate"
         more = f"; and {len(self.reasons) - 8} more" if len(self.reasons) > 8 else ""
-        return f"no algorithm for {self.problem}: {listed}{more}"
+        return f"no algorithm for {self.problem}: {listed}{more}; loosen the policy, or ask another backend"
 
 
 class NotCached(AlgosearchError, LookupError):
@@ -124,7 +129,7 @@ class NotCovered(AlgosearchError, LookupError):
         super().__init__(reason)
 
     def __str__(self) -> str:
-        return f"the stored searches do not cover this policy: {self.reason}"
+        return f"the stored searches do not cover this policy: {self.reason}; a further search for it would"
 
 
 class DeadlineExpired(AlgosearchError, TimeoutError):
@@ -152,7 +157,7 @@ class SearchFailed(AlgosearchError, RuntimeError):
         super().__init__(problem, what)
 
     def __str__(self) -> str:
-        return f"the search for {self.problem} broke: {self.what}"
+        return f"the search for {self.problem} broke: {self.what}; a bug or a broken installation: see its cause"
 
 
 class SearcherClosed(AlgosearchError, RuntimeError):
@@ -170,7 +175,7 @@ class RequestWithdrawn(AlgosearchError, RuntimeError):
         super().__init__(problem)
 
     def __str__(self) -> str:
-        return f"the request for {self.problem} was withdrawn"
+        return f"the request for {self.problem} was withdrawn; make another one"
 
 
 class WouldBlockLoop(AlgosearchError, RuntimeError):
@@ -252,3 +257,12 @@ class UnknownDimension(ModelError):
 
     def __str__(self) -> str:
         return f"{self.source}: unknown dimension {', '.join(self.names)}; set it with {' '.join(self.flags)}"
+
+
+def _shown(value: object) -> str:
+    """`value` for a message: cut short, and never itself an error, whatever somebody passed in."""
+    try:
+        text = repr(value)
+    except Exception as error:  # an int of 5,000 digits has no repr, and a stranger's class may do anything
+        text = f"<{type(value).__name__} without a repr: {type(error).__name__}>"
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"

@@ -44,7 +44,10 @@ class PinnedThread:
         return self._thread.ident
 
     def post(self, job: Callable[[], None]) -> bool:
-        """Queue `job` from any thread. It must not raise. False if the thread was stopped."""
+        """Queue `job` from any thread. False if the thread was stopped.
+
+        Nobody hears what it returns. If it raises, that goes to `threading.excepthook`, and the next job begins.
+        """
         with self._lock:
             if self._stopped:
                 return False
@@ -55,7 +58,8 @@ class PinnedThread:
         """Do `call(*args)` in the thread and give its result to this task.
 
         Raises:
-            whatever the call raises; RuntimeError if the thread was stopped.
+            whatever the call raises (a StopIteration as the cause of a RuntimeError, for no future can carry it);
+            RuntimeError if the thread was stopped.
 
         Cancellation: the caller returns at once; a call that has not begun is skipped, one that has begun
         runs on and its result is dropped.
@@ -68,6 +72,10 @@ class PinnedThread:
                 return
             try:
                 result = call(*args)
+            except StopIteration as error:
+                refused = RuntimeError(f"{call!r} raised StopIteration")
+                refused.__cause__ = error
+                _tell(loop, answer, None, refused)
             except BaseException as error:
                 _tell(loop, answer, None, error)
             else:
@@ -91,7 +99,13 @@ class PinnedThread:
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
-            job()
+            try:
+                job()
+            except BaseException as error:
+                # As if the thread had died of it, except that whoever queued behind it does not wait for ever.
+                threading.excepthook(
+                    threading.ExceptHookArgs((type(error), error, error.__traceback__, self._thread)),
+                )
             del job  # else the last job's objects would live until the next one comes
 
 
@@ -105,6 +119,7 @@ def _tell(
             answer.set_result(result)
         else:
             answer.set_exception(error)
+            answer.exception()  # counts as heard: a caller that is cancelled in this very moment drops it on purpose
 
     # RuntimeError: the loop was closed in the meantime, and nobody is left to be told.
     with contextlib.suppress(RuntimeError):

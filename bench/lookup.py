@@ -28,6 +28,7 @@ from async_lru import alru_cache
 from report import arguments, report
 
 import algosearch
+from algosearch import ConvOp
 from algosearch.backends.simulated import Generated, Script, SimulatedBackend
 
 ROUNDS = 7
@@ -49,9 +50,9 @@ def backend() -> SimulatedBackend:
     return SimulatedBackend(Script(generated=Generated(candidates=TRIALS, least_width=TRIALS)))
 
 
-def built(batch: int) -> algosearch.ConvOp:
-    """An op built from values that vary."""
-    return algosearch.ConvOp(
+def built(batch: int) -> ConvOp:
+    """One of the ops."""
+    return ConvOp(
         input_shape=(batch, 64, 56, 56),
         filter_shape=(64, 64, 3, 3),
         stride=(1, 1),
@@ -68,7 +69,7 @@ async def median_us(one_round: Callable[[], Awaitable[float]], rounds: int = ROU
     return statistics.median([await one_round() for _ in range(rounds)]) / lookups * 1e6
 
 
-async def same(ask: Callable[[Any], Awaitable[Any]], op: algosearch.ConvOp) -> float:
+async def same(ask: Callable[[Any], Awaitable[Any]], op: ConvOp) -> float:
     start = perf_counter()
     for _ in range(LOOKUPS):
         await ask(op)
@@ -78,7 +79,17 @@ async def same(ask: Callable[[Any], Awaitable[Any]], op: algosearch.ConvOp) -> f
 async def equal(ask: Callable[[Any], Awaitable[Any]]) -> float:
     start = perf_counter()
     for i in range(LOOKUPS):
-        await ask(built(1 + i % BATCHES))
+        await ask(
+            ConvOp(
+                input_shape=(1 + i % BATCHES, 64, 56, 56),
+                filter_shape=(64, 64, 3, 3),
+                stride=(1, 1),
+                dilation=(1, 1),
+                padding_low=(1, 1),
+                padding_high=(1, 1),
+                groups=1,
+            )
+        )
     return perf_counter() - start
 
 
@@ -90,7 +101,7 @@ async def memory_figures() -> dict[str, float]:
         assert all(len(choice.rejections) == TRIALS - 1 for choice in answers.values())
         op = ops[0]
 
-        async def bare(op: algosearch.ConvOp) -> object:
+        async def bare(op: ConvOp) -> object:
             return answers[op]
 
         lru = alru_cache(maxsize=None)(bare)
@@ -127,7 +138,7 @@ async def memory_figures() -> dict[str, float]:
         }
 
 
-def directory_ops() -> list[algosearch.ConvOp]:
+def directory_ops() -> list[ConvOp]:
     """A thousand problems."""
     return [built(1 + i) for i in range(KEYS)]
 

@@ -46,7 +46,6 @@ def ask_all(
     searcher: Searcher,
     ops: Sequence[Op],
     *,
-    device: str | None,
     show: Callable[[Moment], None],
     ended: Callable[[], bool],
 ) -> tuple[Answer, ...]:
@@ -60,7 +59,7 @@ def ask_all(
         DeviceUnavailable, UnknownDevice: there is no device, so that no question at all could be answered.
     """
     began = perf_counter()
-    requests = [searcher.request(op, device=device) for op in ops]
+    requests = [searcher.request(op) for op in ops]
     waiting = requests
     while waiting and not ended():
         show(_moment(searcher, requests, len(waiting), perf_counter() - began))
@@ -104,4 +103,4 @@ def _trying(flights: Sequence[FlightStatus]) -> str:
     if not at_work:
         return ""
     flight = min(at_work, key=lambda flight: (_UNDER_WAY.index(flight.state), not flight.trying, -flight.seconds))
-    return f"{flight.state} {flight.trying or 'candidates'} for {flight.problem}"
+    return f"{flight.trying or flight.state}: {flight.problem}"

@@ -5,7 +5,6 @@ A store that is not there is not made by looking at it, and what cannot be read 
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import anyio
@@ -67,9 +66,9 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
         return self.ingredients["device"]
 
     @property
-    def age_s(self) -> float:
-        """Since its last search."""
-        return time.time() - max(search.provenance.found_at_s for search in self.record.searches)
+    def found_at_s(self) -> int:
+        """Unix time of its last search."""
+        return max(search.provenance.found_at_s for search in self.record.searches)
 
 
 class Unreadable(msgspec.Struct, frozen=True, kw_only=True):

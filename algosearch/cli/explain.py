@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import msgspec
 
 from algosearch.cli.contents import Entry
+from algosearch.errors import UnreadableModel
 from algosearch.ops import Op
 from algosearch.records import Environment, Key
 
@@ -82,3 +84,26 @@ def _nearest(key: Key, entries: Sequence[Entry]) -> Nearest | None:
             for name, asked, stored in key.difference(nearest.record.key)
         ),
     )
+
+
+def ops_of(asked: str) -> tuple[Op, ...]:
+    """The op that an option gives as JSON, or those in the file that it names with an `@`, one a line.
+
+    Raises:
+        UnreadableModel: it cannot be read, or is no op.
+    """
+    if not asked.startswith("@"):
+        return (_op_of(asked, "--explain"),)
+    path = Path(asked[1:])
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UnreadableModel(str(path), f"cannot be read: {error}") from None
+    return tuple(_op_of(line, f"{path}, line {number}") for number, line in enumerate(lines, 1) if line.strip())
+
+
+def _op_of(text: str, source: str) -> Op:
+    try:
+        return msgspec.json.decode(text, type=Op)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise UnreadableModel(source, f"is not an op: {error}") from None

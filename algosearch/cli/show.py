@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -12,24 +13,22 @@ from algosearch.cli.verb import DONE, INCOMPLETE
 from algosearch.errors import InvalidSetting
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from algosearch.cli.contents import Contents, Entry
+    from algosearch.cli.contents import Contents, Entry, Unreadable
 
 _DIGEST: Final = re.compile(r"[0-9a-f]{6,64}", re.IGNORECASE)
 _INGREDIENT: Final = re.compile(r"(?P<name>[a-z][a-z0-9_.]*)=(?P<value>.*)")
 
-Filter = Annotated[
+What = Annotated[
     str | None,
     typer.Argument(
-        metavar="[FILTER|KEY]",
+        metavar="FILTER|KEY",
         help="A part of the problem, device or algorithm; NAME=VALUE of a key's ingredient (problem.groups=64); or a "
         "record's digest, of which six digits will do: that record in full.",
     ),
 ]
 Store = Annotated[
     str | None,
-    typer.Option(metavar="S", help="A directory. [default: ALGOSEARCH_STORE or the user's cache directory]"),
+    typer.Option(metavar="S", help="A directory. [default: ALGOSEARCH_STORE, else the user's cache directory]"),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
 Explain = Annotated[
@@ -42,7 +41,7 @@ Device = Annotated[
 
 
 def show(
-    filter: Filter = None,
+    what: What = None,
     store: Store = None,
     json: Json = False,
     explain: Explain = None,
@@ -54,32 +53,33 @@ def show(
     """
     from algosearch.cli.contents import contents_of
 
-    if filter is not None and explain is not None:
-        raise InvalidSetting("--explain", explain, f"goes without a filter, and there is {filter!r}")
+    if what is not None and explain is not None:
+        raise InvalidSetting("--explain", explain, f"goes without a filter, and there is {what!r}")
     terminal = Terminal()
     with terminal.logging():
-        if explain is not None:
-            return _explain(terminal, contents_of(store), explain, device, json)
         contents = contents_of(store)
-        if filter is not None and _DIGEST.fullmatch(filter):
-            meant = [entry for entry in contents.entries if entry.digest.startswith(filter.lower())]
-            if len(meant) == 1:
-                return _one(terminal, contents, meant[0], json)
-            if meant:
-                terminal.say(f"{len(meant)} digests begin with {filter}; one more digit tells them apart")
-                return _list(terminal, contents, meant, json)
-        return _list(terminal, contents, _matching(contents.entries, filter), json)
+        if explain is not None:
+            return _explain(terminal, contents, explain, device, json)
+        if what is None:
+            return _list(terminal, contents, contents.entries, contents.unreadable, json)
+        if _DIGEST.fullmatch(what):
+            prefix = what.lower()
+            entries = [entry for entry in contents.entries if entry.digest.startswith(prefix)]
+            unreadable = [each for each in contents.unreadable if each.digest.startswith(prefix)]
+            if len(entries) == 1 and not unreadable:
+                return _one(terminal, contents, entries[0], json)
+            if entries or unreadable:
+                return _list(terminal, contents, entries, unreadable, json)
+        return _list(terminal, contents, _matching(contents.entries, what), (), json)
 
 
-def _matching(entries: Sequence[Entry], filter: str | None) -> Sequence[Entry]:
+def _matching(entries: Sequence[Entry], what: str) -> Sequence[Entry]:
     """Those that a filter admits: by ingredient if any of them has one of that name, else by a part of their text."""
-    if filter is None:
-        return entries
-    named = _INGREDIENT.fullmatch(filter)
+    named = _INGREDIENT.fullmatch(what)
     if named is not None and any(named["name"] in entry.ingredients for entry in entries):
         wanted = _plain(named["value"])
         return [entry for entry in entries if _plain(entry.ingredients.get(named["name"], "")) == wanted]
-    part = filter.lower()
+    part = what.lower()
     return [entry for entry in entries if any(part in text.lower() for text in _texts(entry))]
 
 
@@ -92,21 +92,30 @@ def _texts(entry: Entry) -> tuple[str, ...]:
     return entry.problem, entry.device, entry.ingredients["backend"], algorithm
 
 
-def _list(terminal: Terminal, contents: Contents, entries: Sequence[Entry], json: bool) -> int:
+def _list(
+    terminal: Terminal,
+    contents: Contents,
+    entries: Sequence[Entry],
+    unreadable: Sequence[Unreadable],
+    json: bool,
+) -> int:
+    """Print those records; say so if there are none."""
     from algosearch.cli import pages
 
     if json:
-        write_json(pages.list_object(contents, entries))
+        write_json(pages.list_object(contents, entries, unreadable))
     else:
-        terminal.present(*pages.list_page(contents, entries), results=True)
-    empty = not contents.entries and not contents.unreadable
-    if empty:
-        terminal.say(
-            f"there is no store at {contents.location}" if contents.missing else f"{contents.location} is empty"
-        )
-    elif not entries:
-        terminal.say(f"none of {len(contents.entries)} records matches")
-    return DONE if entries or empty or len(entries) == len(contents.entries) else INCOMPLETE
+        terminal.present(*pages.list_page(entries, unreadable), results=True)
+    if entries or unreadable:
+        return DONE
+    if contents.missing:
+        terminal.say(f"there is no store at {contents.location}")
+    elif not contents.entries and not contents.unreadable:
+        terminal.say(f"the store {contents.location} is empty")
+    else:
+        terminal.say(f"none of the {len(contents.entries)} records in {contents.location} matches")
+        return INCOMPLETE
+    return DONE
 
 
 def _one(terminal: Terminal, contents: Contents, entry: Entry, json: bool) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -44,19 +44,16 @@ class Terminal:
 
     def present(self, *parts: RenderableType, results: bool) -> None:
         """Tables, and lines, for people: on stdout if they are the results, else on stderr."""
+        if not results:
+            _print(self.talk, parts)
+            return
         from rich.console import Console
-        from rich.measure import Measurement
 
-        console = Console(highlight=False) if results else self.talk
-        for part in parts:
-            if isinstance(part, str):
-                console.print(one_line(part), markup=False, soft_wrap=True)
-            elif console.is_terminal:
-                console.print(part)
-            else:
-                # Into a file or a pipe as wide as it is: nothing there folds, and grep wants whole lines.
-                widest = console.options.update(width=_WIDEST)
-                console.print(part, width=Measurement.get(console, widest, part).maximum, crop=False)
+        console = Console(highlight=False)
+        with console.capture() as page:  # rich would end the process, with 1, if the reader of a pipe had left
+            _print(console, parts)
+        sys.stdout.write(page.get())
+        sys.stdout.flush()
 
     @contextlib.contextmanager
     def logging(self, *, verbose: bool = False) -> Iterator[None]:
@@ -70,6 +67,20 @@ class Terminal:
         finally:
             logger.removeHandler(handler)
             logger.setLevel(before)
+
+
+def _print(console: Console, parts: Sequence[RenderableType]) -> None:
+    from rich.measure import Measurement
+
+    for part in parts:
+        if isinstance(part, str):
+            console.print(one_line(part), markup=False, soft_wrap=True)
+            continue
+        if not console.is_terminal:
+            # Into a file or a pipe as wide as it is: nothing there folds, and grep wants whole lines.
+            console.width = _WIDEST
+            console.width = Measurement.get(console, console.options, part).maximum
+        console.print(part)
 
 
 class _Sayer(logging.Handler):

@@ -46,5 +46,6 @@ def age(seconds: float) -> str:
 
 
 def _four_digits(value: float) -> str:
+    value = float(f"{value:.4g}")  # first, for 0.99996 has a digit less than what it rounds to
     decimals = 3 - math.floor(math.log10(value)) if value > 0 else 0
     return f"{value:.{min(max(decimals, 0), 6)}f}"

@@ -3,32 +3,31 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from time import perf_counter
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
 
 from algosearch.cli.stop import Stop
-from algosearch.cli.terminal import Terminal, one_line, write_json
+from algosearch.cli.terminal import Terminal, write_json
 from algosearch.cli.verb import BY_SIGNAL, DONE, INCOMPLETE, OUT_OF_TIME
 from algosearch.errors import InvalidSetting
-from algosearch.ops.types import LARGEST
+from algosearch.ops import canonical
+from algosearch.settings import mode_of
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from collections.abc import Callable
 
     from algosearch.cli.asking import Answer
+    from algosearch.cli.report import Report
     from algosearch.compiler import Model, ReadOptions
-
-_FAILURES_SHOWN: Final = 10
+    from algosearch.ops import Op
 
 Models = Annotated[
     list[str],
     typer.Argument(
-        metavar="MODEL...",
+        metavar="MODEL",
         help="ONNX files, files of ops (.jsonl, one JSON object a line), names of built-in workloads (resnet50).",
     ),
 ]
@@ -36,69 +35,26 @@ Batch = Annotated[int | None, typer.Option(metavar="N", help="Size of the batch 
 Dims = Annotated[
     list[str] | None, typer.Option("--dim", metavar="NAME=N", help="Size of a dimension that the model leaves open.")
 ]
-Dtype = Annotated[str | None, typer.Option(metavar="T", help="Element type in place of the model's: float16, …")]
+Dtype = Annotated[str | None, typer.Option(metavar="T", help="Element type in place of the model's own: float16, ….")]
 Layout = Annotated[str | None, typer.Option(metavar="L", help="channels_first or channels_last.")]
 Training = Annotated[bool, typer.Option("--training", help="Ask for the backward directions as well.")]
 Device = Annotated[
-    str | None, typer.Option(metavar="D", help="Only this device (cpu:0) or backend (cpu). [default: the best found]")
+    str | None, typer.Option(metavar="D", help="A device (cpu:0) or a backend (cpu). [default: the best that is found]")
 ]
 Mode = Annotated[
     str | None,
     typer.Option(
-        metavar="M", help="How a miss is answered: race, exhaustive, heuristic, cached. [default: ALGOSEARCH_MODE or race]"
+        metavar="M",
+        help="How a miss is answered: race, exhaustive, heuristic, cached. [default: ALGOSEARCH_MODE, else race]",
     ),
 ]
 Store = Annotated[
     str | None,
-    typer.Option(metavar="S", help="A directory. [default: ALGOSEARCH_STORE or the user's cache directory]"),
+    typer.Option(metavar="S", help="A directory. [default: ALGOSEARCH_STORE, else the user's cache directory]"),
 ]
 Budget = Annotated[float | None, typer.Option(metavar="SECONDS", help="End after so long, and keep what was found.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout; talk goes to stderr anyway.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, and all else on stderr.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Say what becomes of every search.")]
-
-
-class ModelRead(msgspec.Struct, frozen=True, kw_only=True):
-    """One of the models asked for."""
-
-    source: str
-    operations: int
-
-
-class FailedOp(msgspec.Struct, frozen=True, kw_only=True):
-    """One op without an answer."""
-
-    problem: str
-    reason: str
-
-
-class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run came to: the object of `--json`. distinct = hits + searched + heuristic + failed + unanswered."""
-
-    models: tuple[ModelRead, ...]
-    operations: int
-    """Convolution and batch-norm nodes read."""
-    skipped: dict[str, int]
-    """Such nodes that could not be made an op, by reason."""
-    distinct: int
-    """Different problems among them."""
-    hits: int
-    """Answered from the store."""
-    searched: int
-    heuristic: int
-    """Answered by the library's own order: mode heuristic, nothing run, nothing stored."""
-    failed: int
-    """No algorithm, or in mode cached no record."""
-    unanswered: int
-    """Still open when time was up or a signal came."""
-    seconds: float
-    """From the first model's reading to the last answer."""
-    gain: float | None
-    """Sum of the times of the library's first candidates over that of the picks; None if nothing was timed."""
-    store: str | None
-    """Where the answers are kept; None if nowhere."""
-    interrupted: bool
-    """A signal came before all was answered."""
-    failures: tuple[FailedOp, ...]
 
 
 def warm(
@@ -118,18 +74,107 @@ def warm(
     """Fill the store for MODELs ahead of time.
 
     Every convolution and batch norm is read, equal ones are taken together, and what the store does not know is
-    searched. Interrupted, it keeps what it has, and the next run goes on from there.
+    searched. Interrupted, it keeps what it has, and the same command goes on from there.
     """
+    from algosearch.cli.report import report_of, summary_of
+    from algosearch.compiler import ReadOptions
+
     began = perf_counter()
-    deadline = began + _budget_of(budget)
+    deadline = began + _seconds_of(budget)
+    options = ReadOptions(batch=batch, dims=_dims_of(dim or ()), dtype=dtype, layout=layout, training=training)
     terminal = Terminal()
     with terminal.logging(verbose=verbose), Stop() as stop:
-        ...
+
+        def ended() -> bool:
+            return stop.signum is not None or perf_counter() >= deadline
+
+        read = _read(models, options, ended)
+        answers, home = _ask(terminal, _distinct(read), device=device, mode=mode, store=store, ended=ended)
+        seconds = perf_counter() - began
+        report = report_of(read, answers, store=home, seconds=seconds, interrupted=stop.signum is not None)
+        if json:
+            write_json(report)
+        terminal.present(*summary_of(report), results=not json)
+        return _conclude(terminal, report, stop.signum)
 
 
-def _budget_of(seconds: float | None) -> float:
-    if seconds is None:
+def _read(models: Sequence[str], options: ReadOptions, ended: Callable[[], bool]) -> list[Model]:
+    """Every model, in order; fewer if it is to end before."""
+    from algosearch.compiler import read_model
+
+    read: list[Model] = []
+    for model in models:
+        if ended():
+            break
+        read.append(read_model(model, options))
+    return read
+
+
+def _distinct(models: Sequence[Model]) -> list[Op]:
+    """The different problems of all models, in the order in which they come."""
+    return list(dict.fromkeys(canonical(op) for model in models for op in model.ops))
+
+
+def _ask(
+    terminal: Terminal,
+    ops: Sequence[Op],
+    *,
+    device: str | None,
+    mode: str | None,
+    store: str | None,
+    ended: Callable[[], bool],
+) -> tuple[Sequence[Answer], str | None]:
+    """Ask about every op, with progress; the answers, and where they are kept."""
+    from algosearch.cli.asking import ask_all
+    from algosearch.cli.devices import find_device
+    from algosearch.cli.progress import progress
+    from algosearch.search import open_searcher
+
+    if device is not None:
+        find_device(device)
+    with open_searcher(
+        store=store,
+        devices=None if device is None else (device,),
+        mode=None if mode is None else mode_of(mode, "--mode"),
+    ) as searcher:
+        with progress(terminal) as bar:
+            answers = ask_all(searcher, ops, show=bar.show, ended=ended)
+        if any(answer.open for answer in answers):
+            terminal.say("stopping")
+        return answers, searcher.statistics().engine.store
+
+
+def _conclude(terminal: Terminal, report: Report, signum: int | None) -> int:
+    """The exit code; what is behind it is said."""
+    left = f"{report.unanswered} of {report.distinct} are open; what was found is kept, and is not searched again"
+    if signum is not None:
+        terminal.say(f"interrupted: {left}")
+        return BY_SIGNAL + signum
+    if report.unanswered:
+        terminal.say(f"the budget ran out: {left}")
+        return OUT_OF_TIME
+    return INCOMPLETE if report.failed else DONE
+
+
+def _seconds_of(budget: float | None) -> float:
+    if budget is None:
         return math.inf
-    if not seconds > 0:  # also true for NaN
-        raise InvalidSetting("--budget", seconds, "must be more than 0 seconds")
-    return seconds
+    if not budget > 0:  # also of what is no number
+        raise InvalidSetting("--budget", budget, "must be more than 0 seconds")
+    return budget
+
+
+def _dims_of(pairs: Sequence[str]) -> dict[str, int]:
+    """The sizes by name.
+
+    Raises:
+        InvalidSetting: one of them is not NAME=N, or names a dimension for the second time.
+    """
+    dims: dict[str, int] = {}
+    for pair in pairs:
+        name, equals, size = pair.rpartition("=")
+        if not (name and equals and size.isascii() and size.isdigit() and len(size) < 19 and int(size)):
+            raise InvalidSetting("--dim", pair, "must be NAME=N, with N at least 1")
+        if dims.setdefault(name, int(size)) != int(size):
+            raise InvalidSetting("--dim", pair, f"{name} is {dims[name]} already")
+    return dims

@@ -57,6 +57,8 @@ class Pool:
         self._workers: dict[Worker, int] = {}
         """Open workers, and how many keys each has in hand."""
         self._queue: list[_Turn] = []
+        self._sorted_for = 0
+        """For so many more turns the order of the queue is taken as it is."""
         self._environment: Environment | None = None
         self._opening_first = anyio.Lock()
         self._opening_more = False
@@ -162,12 +164,22 @@ class Pool:
             worker = min(self._workers, key=self._in_hand)
             if self._workers[worker] >= IN_HAND:
                 return
-            # max() keeps the first of equals, so that among equally awaited keys the oldest is next.
-            turn = max(self._queue, key=lambda turn: turn.who.awaited)
-            self._queue.remove(turn)
+            self._sort()
+            turn = self._queue.pop(0)
             self._workers[worker] += 1
             turn.worker = worker
             turn.called.set()
+
+    def _sort(self) -> None:
+        """Most awaited first; a stable sort, so that among equals the oldest stays first.
+
+        Who is awaited changes in the callers' threads, unannounced. A short queue is sorted for every turn; a long one
+        each time that a sixteenth of it has gone, since to look at thousands for each turn would cost more than it gains.
+        """
+        self._sorted_for -= 1
+        if self._sorted_for <= 0:
+            self._queue.sort(key=lambda turn: -turn.who.awaited)
+            self._sorted_for = len(self._queue) // 16
 
     async def aclose(self) -> None:
         """Close every worker, all at once. To be shielded by the caller."""

@@ -64,9 +64,9 @@ class BatchNormOp(
 
     def __post_init__(self) -> None:
         try:
-            if _VALID.get(self) == _encode(self.shape):
+            if _encode(self.shape) == _VALID.get(self):  # in this order, as in `conv`
                 return
-        except (TypeError, OverflowError):  # as in `conv`
+        except (TypeError, OverflowError):
             pass
         _validate(self)
         if len(_VALID) >= MEMO_LIMIT:

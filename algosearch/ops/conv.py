@@ -88,11 +88,12 @@ class ConvOp(
     """The caller's promise for the address of every tensor: a power of two, 1 to 4096."""
 
     def __post_init__(self) -> None:
-        # What was left out must be filled in before the first hash, which is cached.
-        if not (self.stride and self.dilation and self.padding_low and self.padding_high):
-            _fill_in(self)
+        # The first hash is cached for good, so it comes after filling in what was left out, and after the encoding,
+        # which refuses what hashes unlike the tuple that it will be (a range).
         try:
-            if _numbers_of(self) == _encode(
+            if not (self.stride and self.dilation and self.padding_low and self.padding_high):
+                _fill_in(self)
+            if _encode(
                 (
                     self.input_shape,
                     self.filter_shape,
@@ -103,10 +104,10 @@ class ConvOp(
                     self.groups,
                     self.alignment_bytes,
                 )
-            ):
+            ) == _numbers_of(self):
                 return
-        except (TypeError, OverflowError):  # a list is unhashable, a numpy integer or a huge one unencodable
-            pass
+        except (TypeError, ValueError, OverflowError):
+            pass  # a list is unhashable, an array neither true nor false, a numpy integer or a huge one unencodable
         _validate(self)
         if len(_VALID) >= MEMO_LIMIT:
             _VALID.clear()
@@ -185,7 +186,7 @@ class ConvOp(
 
     def describe(self) -> str:
         """One short line for messages and tables, such as `forward 64x3x224x224 * 64x3x7x7 /2 float32`."""
-        parts = [self.direction, _by(self.input_shape), "*", _by(self.filter_shape)]
+        parts = [self.direction, _shape(self.input_shape), "*", _shape(self.filter_shape)]
         if set(self.stride) != {1}:
             parts.append("/" + _by(self.stride))
         if set(self.dilation) != {1}:
@@ -203,15 +204,16 @@ class ConvOp(
         return " ".join(parts)
 
 
-def _by(sizes: Shape) -> str:
-    return "x".join(map(str, sizes)) if len(set(sizes)) != 1 or len(sizes) > 3 else str(sizes[0])
+def _shape(sizes: Shape) -> str:
+    return "x".join(map(str, sizes))
+
+
+def _by(per_axis: Shape) -> str:
+    return str(per_axis[0]) if len(set(per_axis)) == 1 else _shape(per_axis)
 
 
 def _fill_in(op: ConvOp) -> None:
-    try:
-        axes = len(op.input_shape) - 2
-    except TypeError:
-        raise InvalidOp("input_shape", op.input_shape, "must be a sequence of integers") from None
+    axes = len(op.input_shape) - 2
     for field, unit in (("stride", 1), ("dilation", 1), ("padding_low", 0)):
         if _is_empty(getattr(op, field)):
             force_setattr(op, field, (unit,) * axes)
@@ -239,6 +241,7 @@ def _validate(op: ConvOp) -> None:
         ("padding_high", 0),
     ):
         force_setattr(op, field, whole_tuple(field, getattr(op, field), least=least))
+    _fill_in(op)  # an empty array, say, is only now seen to be empty
     force_setattr(op, "groups", whole("groups", op.groups, least=1))
     force_setattr(op, "alignment_bytes", whole("alignment_bytes", op.alignment_bytes, least=1))
     _check_types(op)

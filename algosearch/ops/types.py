@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping, Set
 from math import prod
 from typing import Final, Literal, SupportsIndex, cast
 
@@ -63,13 +63,14 @@ def whole(field: str, value: object, *, least: int) -> int:
 
 
 def whole_tuple(field: str, value: object, *, least: int) -> Shape:
-    """A tuple of plain ints from any iterable of integers (not a string, whose items are no integers)."""
-    if isinstance(value, str | bytes) or not isinstance(value, Iterable):
+    """A tuple of plain ints from any ordered iterable of integers: a list, a range, an array. Not from a string, whose
+    items are no integers, nor from a set or a mapping, whose items have no order that means anything."""
+    if isinstance(value, str | bytes | Set | Mapping) or not isinstance(value, Iterable):
         raise InvalidOp(field, value, "must be a sequence of integers")
     return tuple(whole(field, item, least=least) for item in value)
 
 
 def one_of(field: str, value: object, allowed: Collection[str]) -> None:
     """Raises InvalidOp unless `value` is one of the allowed words."""
-    if value not in allowed:
+    if not isinstance(value, str) or value not in allowed:  # in this order: a list cannot be looked up in a dict
         raise InvalidOp(field, value, f"must be one of {', '.join(allowed)}")

@@ -4,24 +4,35 @@ Its one canonical string is what trials, choices, policies and stores carry:
 
     backend/source:engine[?knob=value&knob=value][#math]
 
-such as `cudnn/graph:63?2=1&16=3#tensor_op` or `cpu/numpy:im2col`. A string, because decoding a record of 44 trials
+such as `cudnn/graph:63?16=3&2=1#tensor_op` or `cpu/numpy:im2col`. A string, because decoding a record of 44 trials
 takes 16 µs with strings and 92 with structs (`docs/cache-format.md`).
 """
 
 from __future__ import annotations
 
 import re
-from typing import Final
+from collections.abc import Iterable
+from operator import index
+from typing import Final, SupportsIndex, cast
 
 import msgspec
+from msgspec.structs import force_setattr
 
 from algosearch.errors import InvalidValue
 
 _WORD: Final = r"[a-z0-9][a-z0-9_.-]*"
+_KNOB: Final = rf"{_WORD}=(?:0|-?[1-9][0-9]{{0,18}})"  # any int64; `\d` would take the digits of every script
 _CANONICAL: Final = re.compile(
     rf"(?P<backend>{_WORD})/(?P<source>{_WORD}):(?P<engine>{_WORD})"
-    rf"(?:\?(?P<knobs>{_WORD}=-?\d+(?:&{_WORD}=-?\d+)*))?(?:#(?P<math>{_WORD}))?"
+    rf"(?:\?(?P<knobs>{_KNOB}(?:&{_KNOB})*))?(?:#(?P<math>{_WORD}))?"
 )
+_LARGEST_KNOB: Final = 10**19 - 1
+_LONGEST: Final = 500
+"""Characters of a name: several times what an engine with all of its knobs takes."""
+_MEMO_LIMIT: Final = 10_000
+
+_canonical_names: set[str] = set()
+"""Names already found canonical: records repeat the same few hundred. Emptied when full, which costs time only."""
 
 
 class InvalidAlgorithm(InvalidValue):
@@ -34,7 +45,7 @@ class Algorithm(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One way to do an op. `str(algorithm)` and `Algorithm.parse` are inverse to each other.
 
     Raises:
-        InvalidAlgorithm: a part has characters that the canonical string could not carry.
+        InvalidAlgorithm: a part is not what the canonical string could carry.
     """
 
     backend: str
@@ -49,10 +60,11 @@ class Algorithm(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The math mode, where the library has one; empty for the default."""
 
     def __post_init__(self) -> None:
-        names = [name for name, _ in self.knobs]
-        if names != sorted(set(names)):
-            raise InvalidAlgorithm("knobs", self.knobs, "must be sorted by name, each name once")
-        if _CANONICAL.fullmatch(str(self)) is None:
+        for field in ("backend", "source", "engine", "math"):
+            if not isinstance(getattr(self, field), str):
+                raise InvalidAlgorithm(field, getattr(self, field), "must be text")
+        force_setattr(self, "knobs", _plain_knobs(self.knobs))
+        if _match(str(self)) is None:
             raise InvalidAlgorithm("name", str(self), "its parts must be lower-case words of a-z, 0-9, _, . and -")
 
     def __str__(self) -> str:
@@ -70,17 +82,46 @@ class Algorithm(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         Raises:
             InvalidAlgorithm: `text` is not one, or not in canonical form.
         """
-        match = _CANONICAL.fullmatch(text)
+        match = _match(text)
         if match is None:
             raise InvalidAlgorithm("name", text, "must look like backend/source:engine?knob=1#math")
         pairs = (pair.split("=") for pair in (match["knobs"] or "").split("&") if pair)
-        algorithm = cls(
+        return cls(
             backend=match["backend"],
             source=match["source"],
             engine=match["engine"],
             knobs=tuple((name, int(value)) for name, value in pairs),
             math=match["math"] or "",
         )
-        if str(algorithm) != text:
-            raise InvalidAlgorithm("name", text, f"is not in canonical form, which is {algorithm}")
-        return algorithm
+
+
+def _match(text: str) -> re.Match[str] | None:
+    return _CANONICAL.fullmatch(text) if len(text) <= _LONGEST else None
+
+
+def check_names(names: set[str]) -> None:
+    """Nothing, if each of `names` is some algorithm's canonical string. Made for reading records: 1 µs for 40 names.
+
+    Raises:
+        InvalidAlgorithm: one is not.
+    """
+    if names <= _canonical_names:
+        return
+    for name in sorted(names - _canonical_names):
+        Algorithm.parse(name)
+    if len(_canonical_names) >= _MEMO_LIMIT:
+        _canonical_names.clear()
+    _canonical_names.update(names)
+
+
+def _plain_knobs(knobs: object) -> tuple[tuple[str, int], ...]:
+    try:
+        plain = tuple((name, index(value)) for name, value in cast("Iterable[tuple[str, SupportsIndex]]", knobs))
+        names = [name for name, _ in plain]
+    except (TypeError, ValueError):
+        raise InvalidAlgorithm("knobs", knobs, "must be pairs of a name and an integer") from None
+    if not all(isinstance(name, str) for name in names) or names != sorted(set(names)):
+        raise InvalidAlgorithm("knobs", knobs, "must be sorted by name, each name once")
+    if any(abs(value) > _LARGEST_KNOB for _, value in plain):
+        raise InvalidAlgorithm("knobs", knobs, "must have at most 19 digits")
+    return plain

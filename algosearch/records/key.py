@@ -14,7 +14,9 @@ import hashlib
 from typing import Final
 
 import msgspec
+from msgspec.structs import force_setattr
 
+from algosearch.errors import InvalidValue, UndecodableRecord
 from algosearch.ops import BatchNormOp, ConvOp, Op, canonical
 
 KEY_SCHEMA: Final = 1
@@ -27,16 +29,35 @@ PROBLEM_INGREDIENTS: Final[dict[str, frozenset[str]]] = {
 """What of an op enters the key: everything. A test fails when a field is added and its key does not change."""
 
 
+class InvalidEnvironment(InvalidValue):
+    """A backend described its environment in a way that no key could carry."""
+
+    noun = "environment"
+
+
 class Environment(msgspec.Struct, frozen=True, kw_only=True, gc=False, forbid_unknown_fields=True):
-    """What an answer depends on beside the problem. Two devices with equal environments share every record."""
+    """What an answer depends on beside the problem. Two devices with equal environments share every record.
+
+    Raises:
+        InvalidEnvironment: a fact is named twice, or anything is not text.
+    """
 
     backend: str
     device: str
     """The device's kind: the maker's name of the model, never an ordinal."""
     facts: tuple[tuple[str, str], ...] = ()
-    """Named facts, sorted: compute capability, memory class, library versions, available compilers, set overrides."""
+    """Named facts, put into the order of their names: compute capability, memory class, library versions, available
+    compilers, set overrides."""
     incomplete: str | None = None
     """Why nothing may be stored from here (a library part is missing, say); None if all is well. Not in the key."""
+
+    def __post_init__(self) -> None:
+        facts = dict(self.facts)
+        if len(facts) != len(self.facts):
+            raise InvalidEnvironment("facts", self.facts, "must name each fact once")
+        if not all(isinstance(word, str) for word in (self.backend, self.device, *facts, *facts.values())):
+            raise InvalidEnvironment("facts", self, "must be text throughout: a version or a number is written out")
+        force_setattr(self, "facts", tuple(sorted(facts.items())))
 
 
 class _KeyText(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -47,12 +68,18 @@ class _KeyText(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     facts: dict[str, str]
 
 
+class _Schema(msgspec.Struct, frozen=True):
+    schema: int
+
+
 _encode = msgspec.json.Encoder(order="sorted").encode
 _decode = msgspec.json.Decoder(_KeyText, strict=True).decode
+_decode_schema = msgspec.json.Decoder(_Schema, strict=True).decode
 
 
 class Key(msgspec.Struct, frozen=True, gc=False):
-    """The identity of a record. Make it with `Key.of`; equal problems in equal environments have equal keys."""
+    """The identity of a record. Made by `Key.of` or `Key.from_text`, and by nothing else: their checks are what the
+    properties rely on. Equal problems in equal environments have equal keys."""
 
     text: str
     """Canonical JSON of all ingredients. It is stored beside the record and compared on every read."""
@@ -75,23 +102,32 @@ class Key(msgspec.Struct, frozen=True, gc=False):
 
     @classmethod
     def from_text(cls, text: str) -> Key:
-        """The key of stored text, taken as it is: `problem` and `environment` check it."""
-        return cls(text, hashlib.sha256(text.encode()).hexdigest())
+        """The key whose stored text this is, exactly as `Key.of` writes it.
+
+        Raises:
+            UndecodableRecord: no key of this schema has this text.
+        """
+        try:
+            schema = _decode_schema(text).schema
+            if schema != KEY_SCHEMA:
+                raise UndecodableRecord(f"its key is of schema {schema}; this algosearch reads {KEY_SCHEMA}")
+            parts = _decode(text)
+        except (msgspec.DecodeError, UnicodeError, RecursionError):
+            raise UndecodableRecord("its key cannot be read") from None
+        key = cls.of(parts.problem, _environment(parts))
+        if key.text != text:
+            raise UndecodableRecord("its key is not in canonical form")
+        return key
 
     @property
     def problem(self) -> Op:
-        """The canonical op.
-
-        Raises:
-            msgspec.ValidationError, InvalidOp: the text is not that of a key of this schema.
-        """
+        """The canonical op."""
         return _decode(self.text).problem
 
     @property
     def environment(self) -> Environment:
-        """The environment, which was complete, or nothing had been stored."""
-        parts = _decode(self.text)
-        return Environment(backend=parts.backend, device=parts.device, facts=tuple(sorted(parts.facts.items())))
+        """The environment. `incomplete` is None, for it is not in the key."""
+        return _environment(_decode(self.text))
 
     @property
     def ingredients(self) -> dict[str, str]:
@@ -113,3 +149,7 @@ class Key(msgspec.Struct, frozen=True, gc=False):
             for name in sorted(here.keys() | there.keys())
             if here.get(name) != there.get(name)
         )
+
+
+def _environment(parts: _KeyText) -> Environment:
+    return Environment(backend=parts.backend, device=parts.device, facts=tuple(parts.facts.items()))

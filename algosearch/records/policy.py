@@ -16,9 +16,12 @@ How a pick is made, in this order:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from fnmatch import fnmatchcase
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from fnmatch import fnmatchcase, translate
+from functools import lru_cache
 from math import hypot
+from operator import attrgetter
 from typing import Final
 
 import msgspec
@@ -38,6 +41,18 @@ a policy. Measured on an H200: for a limit of 1 MiB the best is among the four b
 three."""
 
 
+_NOTE_SWITCHES: Final[tuple[tuple[Rule, str, bool], ...]] = (
+    ("nondeterministic", "deterministic", True),
+    ("tf32", "allow_tf32", False),
+    ("reduced_precision", "allow_reduced_precision", False),
+    ("down_converts", "allow_down_conversion", False),
+    ("range_limited", "allow_range_limited", False),
+    ("runtime_compiled", "allow_runtime_compiled", False),
+)
+"""The note that is refused when this field of the policy has this value."""
+_SWITCHES: Final = tuple(field for _, field, _ in _NOTE_SWITCHES)
+
+
 class Policy(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True, gc=False, forbid_unknown_fields=True):
     """What a caller may use. The defaults are those of a framework: everything but converting inputs down.
 
@@ -48,7 +63,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True, gc=Fals
     workspace_limit_bytes: int | None = None
     """The most workspace a choice may need; None for no limit, 0 for none at all."""
     deterministic: bool = False
-    """Only algorithms whose result is the same bits every time."""
+    """Only algorithms whose result is the same bits every time; none with a note that this version does not know."""
     allow_tf32: bool = True
     """float32 on tensor cores with ten-bit mantissas."""
     allow_reduced_precision: bool = True
@@ -65,48 +80,21 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True, gc=Fals
     """Patterns to prefer among ties."""
 
     def __post_init__(self) -> None:
-        if self.workspace_limit_bytes is not None and type(self.workspace_limit_bytes) is not int:
+        if self.workspace_limit_bytes is not None:
             try:
                 limit = whole("workspace_limit_bytes", self.workspace_limit_bytes, least=0)
             except InvalidOp as error:
-                raise InvalidPolicy(error.field, error.value, error.rule) from None
+                raise InvalidPolicy(error.field, error.value, f"{error.rule}, or None for no limit") from None
             force_setattr(self, "workspace_limit_bytes", limit)
-        if self.workspace_limit_bytes is not None and self.workspace_limit_bytes < 0:
-            raise InvalidPolicy("workspace_limit_bytes", self.workspace_limit_bytes, "must be at least 0, or None")
+        for field in _SWITCHES:
+            if not isinstance(getattr(self, field), bool):
+                raise InvalidPolicy(field, getattr(self, field), "must be True or False")
         for field in ("exclude", "prefer"):
-            patterns = getattr(self, field)
-            if isinstance(patterns, str) or not all(isinstance(pattern, str) for pattern in patterns):
-                raise InvalidPolicy(field, patterns, "must be a sequence of patterns")
-            force_setattr(self, field, tuple(patterns))
+            force_setattr(self, field, _patterns(field, getattr(self, field)))
 
     def refuses(self, candidate: Candidate | Trial) -> Rule | None:
         """The rule by which this candidate may not be used, or None. Looks at neither times nor failures."""
-        limit = self.workspace_limit_bytes
-        if limit is not None and candidate.workspace_bytes > limit:
-            return "workspace_limit"
-        for note in candidate.notes:
-            match note:
-                case "nondeterministic":
-                    refused = self.deterministic
-                case "tf32":
-                    refused = not self.allow_tf32
-                case "reduced_precision":
-                    refused = not self.allow_reduced_precision
-                case "down_converts":
-                    refused = not self.allow_down_conversion
-                case "range_limited":
-                    refused = not self.allow_range_limited
-                case "runtime_compiled":
-                    refused = not self.allow_runtime_compiled
-                case _:
-                    if note.startswith("unknown_") and self.deterministic:
-                        return "unknown_note"
-                    continue
-            if refused:
-                return note
-        if self.exclude and any(fnmatchcase(candidate.algorithm, pattern) for pattern in self.exclude):
-            return "excluded"
-        return None
+        return _screen(self)(candidate)
 
     def pick(self, record: Record, *, mode: SearchMode = "race") -> Choice:
         """The choice from the first search of `record` that covers this policy. Pure; the order of trials is no matter.
@@ -133,8 +121,9 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True, gc=Fals
             NoAlgorithm: the policy refuses every candidate.
         """
         refused: list[Rejection] = []
+        rule_of = _screen(self)
         for candidate in sorted(candidates, key=_library_order):
-            rule = self.refuses(candidate)
+            rule = rule_of(candidate)
             if rule is None:
                 return Choice(
                     algorithm=candidate.algorithm,
@@ -149,34 +138,36 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True, gc=Fals
         raise NoAlgorithm(problem, tuple(rejection.describe() for rejection in refused))
 
     def _pick_from(self, search: Search, record: Record) -> Choice:
-        rejections: list[tuple[Trial, Rule]] = []
+        trials = sorted(search.trials, key=_library_order)  # so that nothing below depends on the order they came in
+        rules: list[Rule | None] = []
         rivals: list[Trial] = []
         aside: list[Trial] = []
-        for trial in search.trials:
-            rule = self.refuses(trial)
-            if rule is not None:
-                rejections.append((trial, rule))
-            elif trial.failure is not None:
-                rejections.append((trial, "failed"))
-            elif trial.stage == "final" or trial.stage == "coarse":
-                rivals.append(trial)
-            else:
-                aside.append(trial)
-        if not search.complete and len(rivals) + sum(t.stage == "screened" for t in aside) < LOOK_AT:
-            raise NotCovered(f"fewer than {LOOK_AT} of the candidates looked at are admitted, and the library has more")
+        rule_of = _screen(self)
+        for trial in trials:
+            rule = rule_of(trial)
+            if rule is None:
+                if trial.failure is not None:
+                    rule = "failed"
+                elif trial.stage == "final" or trial.stage == "coarse":
+                    rivals.append(trial)
+                else:
+                    aside.append(trial)
+                    rule = "not_tried" if trial.time_us is None else "screened"
+            rules.append(rule)
+        _require_a_look(search, rivals, aside)
         if not rivals:
             if aside:
                 raise NotCovered("the candidates that are admitted were not timed as rivals")
-            raise NoAlgorithm(record.key.problem.describe(), _reasons(rejections))
+            reasons = tuple(_rejection(t, rule).describe() for t, rule in zip(trials, rules, strict=True) if rule)
+            raise NoAlgorithm(record.key.problem.describe(), reasons)
         leader = min(rivals, key=_speed_order)
         pick, window, ties = self._settle(leader, rivals)
+        # Screened against something that this policy refuses? Then it may be the better one after all.
         for trial in aside:
-            # Screened against something that this policy refuses? Then it may be the better one after all.
-            if trial.time_us is not None and trial.time_us < _time(pick):
+            if trial.time_us is not None and trial.time_us - 3 * (trial.error_us or 0.0) < _time(leader):
                 raise NotCovered(f"{trial.algorithm} was dropped early and may be faster than what is left")
-            rejections.append((trial, "not_tried" if trial.time_us is None else "screened"))
-        rejections.extend((t, "tie" if t in ties else "slower") for t in rivals if t is not pick)
-        first = min((t for t in (*rivals, *aside) if t.time_us is not None), key=_library_order)
+        tied = {trial.algorithm for trial in ties}
+        first = next(t for t, rule in zip(trials, rules, strict=True) if rule in (None, "screened"))
         return Choice(
             algorithm=pick.algorithm,
             workspace_bytes=pick.workspace_bytes,
@@ -188,8 +179,11 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True, gc=Fals
             digest=record.key.digest,
             generation=record.generation,
             rejections=tuple(
-                Rejection(t.algorithm, rule, t.workspace_bytes, t.time_us, t.failure)
-                for t, rule in sorted(rejections, key=_rejection_order)
+                [
+                    _rejection(t, rule or ("tie" if t.algorithm in tied else "slower"))
+                    for t, rule in zip(trials, rules, strict=True)
+                    if t is not pick
+                ]
             ),
         )
 
@@ -202,7 +196,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True, gc=Fals
             error = hypot(trial.error_us or 0.0, leader.error_us or 0.0) / best_us
             if trial is leader or lag <= max(TIE - 3 * error, 2 * error):
                 ties.append(trial)
-            if lag <= 5 * error:
+            if trial is not leader and lag <= 5 * error:
                 worst_error = max(worst_error, error)
         pick = leader if len(ties) == 1 else min(ties, key=self._tie_order)
         return pick, max(TIE, 5 * worst_error), ties
@@ -218,7 +212,14 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True, gc=Fals
         )
 
 
-DEFAULT_POLICY: Final = Policy()
+def _require_a_look(search: Search, rivals: list[Trial], aside: list[Trial]) -> None:
+    """Raises NotCovered unless the first `LOOK_AT` admitted candidates in the library's order were looked at."""
+    ran = sorted(trial.rank for trial in (*rivals, *aside) if trial.time_us is not None)
+    passed_over = [trial.rank for trial in aside if trial.time_us is None]
+    if len(ran) < LOOK_AT and not search.complete:
+        raise NotCovered(f"only {len(ran)} of the candidates looked at are admitted, and the library has more")
+    if passed_over and (len(ran) < LOOK_AT or min(passed_over) < ran[LOOK_AT - 1]):
+        raise NotCovered("candidates that the library prefers and this policy admits were not looked at")
 
 
 def _time(trial: Trial) -> float:
@@ -230,16 +231,40 @@ def _speed_order(trial: Trial) -> tuple[float, int, int, str]:
     return (_time(trial), trial.workspace_bytes, trial.rank, trial.algorithm)
 
 
-def _library_order(candidate: Candidate | Trial) -> tuple[int, str]:
-    return (candidate.rank, candidate.algorithm)
+_library_order = attrgetter("rank", "algorithm")
 
 
-def _rejection_order(rejection: tuple[Trial, Rule]) -> tuple[int, str]:
-    return _library_order(rejection[0])
+def _rejection(trial: Trial, rule: Rule) -> Rejection:
+    return Rejection(trial.algorithm, rule, trial.workspace_bytes, trial.time_us, trial.failure)
 
 
-def _reasons(rejections: list[tuple[Trial, Rule]]) -> tuple[str, ...]:
-    return tuple(
-        Rejection(t.algorithm, rule, t.workspace_bytes, t.time_us, t.failure).describe()
-        for t, rule in sorted(rejections, key=_rejection_order)
-    )
+def _patterns(field: str, value: object) -> tuple[str, ...]:
+    """Taken once, for it may be a generator. Not from a set: equal sets have other orders, and so would policies."""
+    if not isinstance(value, str | bytes | Set | Mapping) and isinstance(value, Iterable):
+        patterns = tuple(value)
+        if all(isinstance(pattern, str) for pattern in patterns):
+            return patterns
+    raise InvalidPolicy(field, value, "must be a sequence of patterns")
+
+
+@lru_cache(maxsize=64)
+def _screen(policy: Policy) -> Callable[[Candidate | Trial], Rule | None]:
+    """`policy.refuses`, with everything looked up that is the same for all candidates."""
+    limit, strict = policy.workspace_limit_bytes, policy.deterministic
+    refused: dict[str, Rule] = {note: note for note, field, value in _NOTE_SWITCHES if getattr(policy, field) is value}
+    excluded = re.compile("|".join(map(translate, policy.exclude))).match if policy.exclude else None
+
+    def rule_of(candidate: Candidate | Trial) -> Rule | None:
+        if limit is not None and candidate.workspace_bytes > limit:
+            return "workspace_limit"
+        for note in candidate.notes:
+            if note in refused:
+                return refused[note]
+            if strict and note.startswith("unknown_"):
+                return "unknown_note"
+        return "excluded" if excluded is not None and excluded(candidate.algorithm) else None
+
+    return rule_of
+
+
+DEFAULT_POLICY: Final = Policy()

@@ -13,19 +13,19 @@ from typing import Literal
 import msgspec
 
 from algosearch.records.key import Key
-from algosearch.records.trial import Trial
+from algosearch.records.trial import Count, Duration, Trial
 
 SearchMode = Literal["race", "exhaustive"]
 
 
-class Provenance(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
+class Provenance(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False, forbid_unknown_fields=True):
     """Where a search comes from. Never part of a key."""
 
     version: str
     """Of algosearch."""
-    found_at_s: int
+    found_at_s: Count
     """Unix time of the end of the search."""
-    seconds: float
+    seconds: Duration
     """What the search cost, waiting in queues not counted."""
     alone: bool = False
     """True if it was found while the shared store could not be reached."""

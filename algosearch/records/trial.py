@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
+from msgspec import Meta
+
+from algosearch.ops.types import LARGEST
+
+# What a number may be when it is decoded; NaN is in none of the ranges. Constructors do not check.
+Count = Annotated[int, Meta(ge=0, le=LARGEST)]
+Microseconds = Annotated[float, Meta(gt=0, lt=1e15)]
+Duration = Annotated[float, Meta(ge=0, lt=1e15)]
+"""In whatever unit the field's name says."""
 
 FailureKind = Literal[
     "not_supported",  # a fact: the library refuses this op
@@ -46,7 +55,7 @@ def refusable(notes: tuple[str, ...]) -> frozenset[str]:
     return frozenset(note for note in notes if note in REFUSABLE or note.startswith("unknown_"))
 
 
-class Failure(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class Failure(msgspec.Struct, frozen=True, array_like=True, gc=False, forbid_unknown_fields=True):
     """Why a candidate cannot be used. Data, not an exception."""
 
     kind: FailureKind
@@ -78,18 +87,18 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False
     """What one candidate did in one search."""
 
     algorithm: str
-    rank: int
-    workspace_bytes: int
+    rank: Count
+    workspace_bytes: Count
     notes: tuple[str, ...] = ()
     stage: Stage = "listed"
-    time_us: float | None = None
+    time_us: Microseconds | None = None
     """The best estimate of one run; None if it never ran to the end. Comparable within one search only."""
-    error_us: float | None = None
+    error_us: Duration | None = None
     """Its standard error, such that hypot(a.error_us, b.error_us) is that of the difference of two trials of one
     search. None with fewer than two samples."""
-    samples_us: tuple[float, ...] = ()
+    samples_us: tuple[Microseconds, ...] = ()
     """Every burst's time a run, in the order taken, first launches left out; final rounds last."""
-    build_us: float | None = None
+    build_us: Duration | None = None
     timing: str = ""
     """How it was timed: `gated`, `wall`, `virtual`, with `warm` or `rotating` buffers: `wall,warm`."""
     failure: Failure | None = None

@@ -31,7 +31,10 @@ class Answers:
     """
 
     def __init__(self, own_mode: Mode, own_policy: Policy) -> None:
-        self.table: dict[Mode | None, dict[str | None, dict[Policy | None, dict[Op, Choice]]]] = {}
+        self.own: dict[Op, Choice] = {}
+        """What was asked without saying mode, device or policy: the way of nearly every hit."""
+        self.table: dict[Mode | None, dict[str | None, dict[Policy | None, dict[Op, Choice]]]]
+        self.table = {None: {None: {None: self.own}}}
         """By mode, device, policy and op."""
         self.hits = 0
         self.asked = 0
@@ -114,6 +117,7 @@ class Answers:
         with self._lock:
             self.closed = True
             self.table = {}  # a closed searcher answers nothing, not even from memory
+            self.own.clear()
             self._pending = {}
             for inquiry in pending:
                 inquiry.withdrawn = True

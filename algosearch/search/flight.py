@@ -65,7 +65,8 @@ class Flight:
     @property
     def awaited(self) -> int:
         """How many wait for it now. Decides who is searched first."""
-        return sum(inquiry.awaited for inquiry in self._inquiries)
+        inquiries = self._inquiries
+        return inquiries[0].awaited if len(inquiries) == 1 else sum(inquiry.awaited for inquiry in inquiries)
 
     @property
     def ended(self) -> bool:
@@ -76,13 +77,9 @@ class Flight:
         """Go on to a later state."""
         assert _ORDER.index(state) > _ORDER.index(self.state), f"{self!r} cannot go back to {state}"
         self.state = state
-        logger.debug(
-            "%s %s: %s",
-            self.key.digest[:12],
-            state,
-            self.op.describe(),
-            extra={"digest": self.key.digest, "state": state},
-        )
+        if logger.isEnabledFor(logging.DEBUG):
+            extra = {"digest": self.key.digest, "state": state}
+            logger.debug("%s %s: %s", self.key.digest[:12], state, self.op.describe(), extra=extra)
 
     def join(self, inquiry: Inquiry) -> None:
         """One more inquiry waits for this key; what is known already, it is told."""

@@ -40,10 +40,12 @@ class Searcher:
         """What is asked, unless a call says otherwise."""
         self._engine = engine
         self._answers = Answers(mode, policy)
+        self._own = self._answers.own
+        self._hits = 0
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else "open"
-        return f"<Searcher {state}, {len(self._answers.pending)} pending, {self._answers.hits} hits, {self._engine!r}>"
+        return f"<Searcher {state}, {len(self._answers.pending)} pending, {self._hits + self._answers.hits} hits, {self._engine!r}>"
 
     async def select(
         self,
@@ -73,12 +75,14 @@ class Searcher:
         Cancellation: its own request is withdrawn. Others who wait for the same are not disturbed. An answer that is in
         memory is no checkpoint.
         """
-        answers = self._answers
         try:
-            choice = answers.table[mode][device][policy][op]
+            if policy is device is mode is None:
+                choice = self._own[op]
+            else:
+                choice = self._answers.table[mode][device][policy][op]
         except (KeyError, TypeError):
             return await self.ask_and_wait(op, (mode, device, policy), deadline_s=deadline_s)
-        answers.hits += 1
+        self._hits += 1
         return choice
 
     async def select_many(
@@ -106,7 +110,7 @@ class Searcher:
         except asyncio.CancelledError:
             self.give_up(inquiries)
             raise
-        self._answers.hits += len(ops) - len(inquiries)
+        self._hits += len(ops) - len(inquiries)
         rest = iter(inquiries)
         return [found[op] if op in found else next(rest).answered.result() for op in ops]
 
@@ -175,7 +179,7 @@ class Searcher:
         """A snapshot of the counters."""
         answers = self._answers
         return Statistics(
-            hits=answers.hits,
+            hits=self._hits + answers.hits,
             joined=answers.joined,
             asked=answers.asked,
             open=len(answers.pending),

@@ -16,7 +16,6 @@ Invariant: whatever fails, no transaction is left open, and nothing waits longer
 from __future__ import annotations
 
 import contextlib
-import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
@@ -86,7 +85,11 @@ class Access:
             Hindrance: not even that.
         """
         self._open(OPEN_S)
-        self._version_seen = _version(self._readable())
+        try:
+            self._version_seen = _version(self._readable())
+        except TROUBLE as error:
+            self.close()
+            raise cause_of(error) from error
         if self._cache is None:
             self._note_state()
 
@@ -163,7 +166,7 @@ class Access:
             self._troubles.note(hindrance.kind, hindrance.reason)
             if hindrance.kind == "locked" and self._cache is not None:
                 # Those who come next shall not wait as long, one after the other.
-                self.why, self._retry_at = hindrance, time.monotonic() + self._retry_s
+                self.why, self._retry_at = hindrance.again(), time.monotonic() + self._retry_s
         return hindrance.reason
 
     def changed(self) -> bool:
@@ -182,8 +185,11 @@ class Access:
     def _refresh(self, *, writing: bool) -> None:
         """Reopen what was replaced, or (to write to it) deleted, and from time to time what could not be opened.
 
-        Not to read from it: a poll must not bring a directory back that somebody is deleting.
+        Not to read from it: a poll must not bring a directory back that somebody is deleting. Nor within a transaction,
+        which is about the file as it was found.
         """
+        if self._connection is not None and self._connection.in_transaction:
+            return
         if self._file is not None and self._connection is not None:
             found = inspection.identity_of(self._file)
             if found != self._identity and (writing or found is not None):
@@ -214,7 +220,7 @@ class Access:
             self._open_to_write(self._file, deadline, damage)
         except TROUBLE as error:
             self.close()
-            self.why = cause_of(error)
+            self.why = cause_of(error).again()  # the copy holds no traceback, and so nothing of what was closed
             self._retry_at = time.monotonic() + self._retry_s
             if self._file is not None:
                 self._open_to_read(self._file)
@@ -259,9 +265,9 @@ class Access:
 
     def _connect(self, file: Path, deadline: float) -> None:
         """Have diskcache open a file that was examined, or make one."""
-        with contextlib.suppress(FileExistsError):
-            os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-        new = file.stat().st_size == 0
+        new = not file.exists() or file.stat().st_size == 0
+        if new:
+            inspection.found(file)
         cache = self._cache = PromptCache(file.parent, deadline)
         self._connection = cache.connection
         distrust(cache.connection)
@@ -270,7 +276,6 @@ class Access:
                 "unfit", f"this version of diskcache makes other files than algosearch knows ({strange})",
                 "install diskcache 5.6",
             )  # fmt: skip
-        inspection.sign(cache)
         self._identity = inspection.identity_of(file)
 
     def _open_to_read(self, file: Path) -> None:

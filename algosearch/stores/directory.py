@@ -60,40 +60,38 @@ class DirectoryStore:
         self._paths = paths
         self._clock = clock
         self._retry_s = retry_s
-        self._thread: PinnedThread | None = None
-        self._shelf: Shelf | None = None
-        """Touched in the thread only."""
+        self._room: _Room | None = None
 
     def __repr__(self) -> str:
-        return f"<DirectoryStore {self.location} {'closed' if self._thread is None else 'open'}>"
+        return f"<DirectoryStore {self.location} {'closed' if self._room is None else 'open'}>"
 
     async def open(self) -> None:
         """As `Store.open`. A file that somebody holds is waited for 2 seconds."""
-        if self._thread is not None:
+        if self._room is not None:
             return
-        self._thread = PinnedThread("algosearch-store")
+        room = self._room = _Room()
         try:
             async with asyncio.timeout(UNANSWERED_S):
-                self.location = await self._thread.run(self._open_first)
+                self.location = await room.thread.run(self._open_first, room)
         except TimeoutError:
-            self._end(self._thread)
+            self._leave(room)
             raise StoreUnusable(self.location, "the file system does not answer", "choose another directory") from None
         except BaseException:
-            self._end(self._thread)
+            self._leave(room)
             raise
 
     async def aclose(self) -> None:
-        """As `Store.aclose`. What was asked before is done before, waited for `CLOSE_S` at most."""
-        thread, self._thread = self._thread, None
-        if thread is None:
+        """As `Store.aclose`. What was asked before is done before, and waited for `CLOSE_S` at most."""
+        room, self._room = self._room, None
+        if room is None:
             return
         try:
             async with asyncio.timeout(CLOSE_S):
-                await thread.run(self._close_shelf)
+                await room.thread.run(room.close)
         except TimeoutError:
             logger.warning("store %s is still busy; its thread is left to end by itself", self.location)
         finally:
-            self._end(thread)
+            self._leave(room)
 
     async def get_many(self, keys: Sequence[Key]) -> list[Record | Miss]:
         """As `Store.get_many`. Decoded in the thread."""
@@ -147,23 +145,18 @@ class DirectoryStore:
 
         Cancellation: as `PinnedThread.run`.
         """
-        if self._thread is None:
-            return otherwise
-        return await self._thread.run(self._apply, call, otherwise)
+        room = self._room
+        return otherwise if room is None else await room.thread.run(room.apply, call, otherwise)
 
-    def _end(self, thread: PinnedThread) -> None:
-        """Have the thread let go, which harms nobody the second time, and end. Waits for neither."""
-        self._thread = None
-        thread.post(self._close_shelf)
-        thread.stop()
+    def _leave(self, room: _Room) -> None:
+        """Have the room closed, which harms nobody the second time, and its thread end. Waits for neither."""
+        if self._room is room:
+            self._room = None
+        room.thread.post(room.close)
+        room.thread.stop()
 
-    # -- in the thread -----------------------------------------------------------------------------------------------
-
-    def _apply(self, call: Callable[[Shelf], T], otherwise: T) -> T:
-        return otherwise if self._shelf is None else call(self._shelf)
-
-    def _open_first(self) -> str:
-        """Open the first directory that can be used, and say which.
+    def _open_first(self, room: _Room) -> str:
+        """Open the first directory that can be used, and say which. In the room's thread.
 
         Raises:
             StoreUnusable: none can.
@@ -174,7 +167,7 @@ class DirectoryStore:
         unusable: StoreUnusable | None = None
         for path in self._paths() if callable(self._paths) else [Path(self._paths)]:
             location = str(path)
-            shelf = Shelf(path, clock=self._clock, retry_s=self._retry_s, troubles=Troubles(location))
+            shelf = Shelf(path.absolute(), clock=self._clock, retry_s=self._retry_s, troubles=Troubles(location))
             try:
                 shelf.open()
             except Hindrance as hindrance:
@@ -182,14 +175,28 @@ class DirectoryStore:
                     logger.warning("%s", unusable)
                 unusable = StoreUnusable(location, hindrance.reason, hindrance.remedy)
             else:
-                self._shelf = shelf
+                room.shelf = shelf
                 if unusable is not None:
                     logger.warning("%s; %s is used instead", unusable, location)
                 return location
         assert unusable is not None, "no path was given"
         raise unusable
 
-    def _close_shelf(self) -> None:
-        shelf, self._shelf = self._shelf, None
+
+class _Room:
+    """A thread and the shelf in it, from one `open` to the `aclose` that belongs to it."""
+
+    def __init__(self) -> None:
+        self.thread = PinnedThread("algosearch-store")
+        self.shelf: Shelf | None = None
+        """Touched in the thread only."""
+
+    def apply(self, call: Callable[[Shelf], T], otherwise: T) -> T:
+        """Do something with the shelf, if there is one."""
+        return otherwise if self.shelf is None else call(self.shelf)
+
+    def close(self) -> None:
+        """Let go of the shelf. Harmless if there is none."""
+        shelf, self.shelf = self.shelf, None
         if shelf is not None:
             shelf.close()

@@ -1,0 +1,55 @@
+"""What a race asks of its driver, and what it wants to hear. Candidates are called by their rank."""
+
+from __future__ import annotations
+
+import msgspec
+
+from algosearch.records import Built, Burst, Failure, Listing, Trial
+
+
+class Build(msgspec.Struct, frozen=True):
+    """Make these runnable, in this order. Outcome: `Built` or `Failure` for each. For the prepare thread."""
+
+    ranks: tuple[int, ...]
+
+
+class Widen(msgspec.Struct, frozen=True):
+    """List more candidates. Outcome: a `Listing` that begins as the old one. For the prepare thread."""
+
+    width: int | None
+    """As in `Session.enumerate`."""
+
+
+class Launch(msgspec.Struct, frozen=True):
+    """Run each for the first time. Outcome: `Burst` or `Failure` for each. For the lane."""
+
+    ranks: tuple[int, ...]
+    limit_us: float
+    """A run longer than this is hopeless."""
+
+
+class Time(msgspec.Struct, frozen=True):
+    """One round, to be run without a gap. Outcome: `Burst` or `Failure` for each burst. For the lane."""
+
+    bursts: tuple[tuple[int, int], ...]
+    """(rank, repeats), in the order in which to run them. A rank may come twice."""
+    limit_us: float
+
+
+class Check(msgspec.Struct, frozen=True):
+    """Is its output right? Outcome: `Failure` or None. For the lane."""
+
+    rank: int
+    against: int | None
+    """Whose output to compare it with; None if there is no other."""
+
+
+class Finished(msgspec.Struct, frozen=True):
+    """The end: what a `Search` keeps."""
+
+    trials: tuple[Trial, ...]
+    complete: bool
+
+
+Instruction = Build | Widen | Launch | Time | Check | Finished
+Outcome = tuple[Built | Failure, ...] | tuple[Burst | Failure, ...] | Listing | Failure | None

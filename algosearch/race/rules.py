@@ -1,0 +1,38 @@
+"""The numbers of the race, each with where it comes from."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class RaceRules(msgspec.Struct, frozen=True, kw_only=True):
+    """How much to run before a difference is believed. The defaults are those of the measurements on an H200."""
+
+    coarse_rounds: int = 7
+    """Rounds for all that could still win something: the first one and up to six more."""
+    worth_it: float = 3.0
+    """A candidate is run again only while another is within this factor of it."""
+    finalist: float = 0.06
+    """Relative lag behind the fastest for a policy that was asked, up to which it comes to the finals."""
+    least_rounds: int = 5
+    """Final rounds before anything is decided; with fewer, an error estimate is a guess."""
+    most_rounds: int = 64
+    """Final rounds at most: the error falls with the square root, and nobody waits for ever."""
+    final_budget_us: float = 400_000.0
+    """Running time of the finals at most; twice that if `least_rounds` would not fit."""
+    burst_us: float = 200.0
+    """Between two events: their resolution of 0.5 µs is then a quarter of a per cent."""
+    most_repeats: int = 64
+    """Runs in a burst at most."""
+    drift: float = 0.01
+    """The reference runs first and last in a final round; if its two times differ by more, the round does not count."""
+    most_discards: int = 12
+    """Bursts or rounds thrown away before disturbed ones are taken as they are."""
+    clearly: float = 4.0
+    """Standard errors by which a candidate must be faster to drop another. More than the three that `Policy.pick` asks
+    of what was dropped, so that rounding cannot come between the two."""
+    improvement: float = 0.01
+    """Looking at more candidates goes on while it improves the best by more than this."""
+    hopeless: float = 200.0
+    """A run of so many times the best, but at least `limit_us`, is stopped or given up."""
+    limit_us: float = 1_000_000.0
