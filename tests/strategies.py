@@ -152,8 +152,9 @@ def ops() -> SearchStrategy[Op]:
     return st.one_of(conv_ops(), batch_norm_ops())
 
 
-WORDS: Final = st.from_regex(r"[a-z0-9][a-z0-9_.-]{0,8}", fullmatch=True)
-TEXT: Final = st.text(st.characters(exclude_categories=("Cs",)), max_size=12)
+WORDS: Final = st.tuples(st.sampled_from("abz09"), st.text("abz09_.-", max_size=5)).map("".join)
+TEXT: Final = st.text(st.characters(codec="utf-8"), max_size=12)
+"""Anything but lone surrogates, which have no bytes."""
 
 
 @st.composite
@@ -177,12 +178,8 @@ def algorithm_names() -> SearchStrategy[str]:
 @st.composite
 def environments(draw: DrawFn) -> Environment:
     """Any environment from which records may be stored."""
-    facts = draw(st.dictionaries(st.text(min_size=1, max_size=6), TEXT, max_size=3).filter(_encodable))
+    facts = draw(st.dictionaries(TEXT, TEXT, max_size=3))
     return Environment(backend=draw(WORDS), device=draw(TEXT), facts=tuple(facts.items()))
-
-
-def _encodable(facts: dict[str, str]) -> bool:
-    return all(name.isprintable() for name in facts)
 
 
 @st.composite

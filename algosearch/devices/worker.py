@@ -119,7 +119,7 @@ class Worker:
                     return Found(trials=instruction.trials, complete=instruction.complete, seconds=trip.seconds)
         finally:
             trip.stopped.set()
-            self._lane.post(trip.destroy)
+            self._lane.post(lambda: trip.destroy() if self._session is not None else None)
 
     def _in_lane(self, trip: _Trip) -> Instruction:
         if self._closing:
@@ -140,9 +140,10 @@ class Worker:
 
         def close() -> None:
             # In the lane, behind what it has: nothing else may run beside it there.
-            if self._session is not None:
+            session, self._session = self._session, None
+            if session is not None:
                 try:
-                    self._session.close()
+                    session.close()
                 except Exception:
                     logger.exception("closing %s failed", self.device.name)
             closed.set()

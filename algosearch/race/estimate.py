@@ -4,11 +4,11 @@ A round's bursts share the clock of that moment. So each burst is taken as *time
 both estimated in turn; a clock that ramps up, or a machine that is slower for a second, moves the level and not the
 comparison. What is left over is noise.
 
-The time is the 20 % trimmed mean (Tukey & McLaughlin 1963): one burst with a context switch in it, 10 ms in 1 ms, moves it
-little. The noise of a candidate is its own scatter, drawn towards that of all candidates, and that towards what is usual:
-a handful of samples knows its own scatter badly, and an error that is too small decides what is not decided. Rejected:
-the minimum (wrong by 1 to 1.4 % on an H200), the mean (one outlier decides), the median (as robust, and needs half as
-many samples again).
+The time is the 20 % trimmed mean (Tukey & McLaughlin 1963): one burst with a context switch in it, 10 ms in 1 ms, moves
+it little. The noise of a candidate is its own scatter, drawn towards that of all candidates, and that towards what is
+usual: a handful of samples knows its own scatter badly, and an error that is too small decides what is not decided.
+Rejected: the minimum (wrong by 1 to 1.4 % on an H200), the mean (one outlier decides), the median (as robust, and needs
+half as many samples again).
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def estimates(rounds: Rounds, launches: Mapping[int, float]) -> dict[int, Estima
         return found
     levels = _first_levels(rounds)
     levelled = _levelled(rounds, levels)
-    for _ in range(2):
+    for _ in range(3):
         centre = {rank: trimmed_mean(times) for rank, times in levelled.items()}
         levels = [
             median([us / centre[rank] for rank, us in each.items()]) if len(each) > 1 else level
@@ -78,15 +78,15 @@ def estimates(rounds: Rounds, launches: Mapping[int, float]) -> dict[int, Estima
 
 
 def _first_levels(rounds: Rounds) -> list[float]:
-    """How slow each round was, by the candidate that was timed most often; 1 where it is missing."""
-    counts: dict[int, int] = {}
+    """How slow each round was, against the first one: by those whom earlier rounds have shown already."""
+    levels: list[float] = []
+    shown: dict[int, float] = {}
     for each in rounds:
-        for rank in each:
-            counts[rank] = counts.get(rank, 0) + 1
-    reference = max(counts, key=lambda rank: counts[rank])
-    times = [each[reference] for each in rounds if reference in each]
-    usual = times[-1]
-    return [each.get(reference, usual) / usual for each in rounds]
+        again = [us / shown[rank] for rank, us in each.items() if rank in shown]
+        levels.append(median(again) if again else levels[-1] if levels else 1.0)
+        for rank, us in each.items():
+            shown.setdefault(rank, us / levels[-1])
+    return levels
 
 
 def _levelled(rounds: Rounds, levels: Sequence[float]) -> dict[int, list[float]]:

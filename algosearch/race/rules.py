@@ -22,6 +22,8 @@ class RaceRules(msgspec.Struct, frozen=True, kw_only=True):
     """Running time of the finals at most; twice that if `least_rounds` would not fit."""
     burst_us: float = 200.0
     """Between two events: their resolution of 0.5 µs is then a quarter of a per cent."""
+    coarse_us: float = 20.0
+    """The same in a coarse round: enough to tell factors, and the noise of few runs is counted as such."""
     most_repeats: int = 64
     """Runs in a burst at most."""
     drift: float = 0.01

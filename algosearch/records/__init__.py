@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from algosearch.records.algorithm import Algorithm, InvalidAlgorithm
 from algosearch.records.choice import Choice, Precision, Rejection, Rule
-from algosearch.records.key import Environment, Key
+from algosearch.records.key import Environment, InvalidEnvironment, Key
 from algosearch.records.outcome import Built, Burst, Listing
 from algosearch.records.policy import DEFAULT_POLICY, Policy
 from algosearch.records.record import Provenance, Record, Search, SearchMode
@@ -28,6 +28,7 @@ __all__ = (
     "SearchMode",
     "Record",
     "Environment",
+    "InvalidEnvironment",
     "Key",
     "Policy",
     "DEFAULT_POLICY",

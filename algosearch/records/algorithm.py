@@ -21,7 +21,8 @@ from msgspec.structs import force_setattr
 from algosearch.errors import InvalidValue
 
 _WORD: Final = r"[a-z0-9][a-z0-9_.-]*"
-_KNOB: Final = rf"{_WORD}=(?:0|-?[1-9][0-9]{{0,18}})"  # any int64; `\d` would take the digits of every script
+_WORD_RULE: Final = "must be a lower-case word of a-z, 0-9, _, . and -, a letter or digit first"
+_KNOB: Final = rf"{_WORD}=(?:0|-?[1-9][0-9]{{0,18}})"  # at most 19 digits; `\d` would take the digits of every script
 _CANONICAL: Final = re.compile(
     rf"(?P<backend>{_WORD})/(?P<source>{_WORD}):(?P<engine>{_WORD})"
     rf"(?:\?(?P<knobs>{_KNOB}(?:&{_KNOB})*))?(?:#(?P<math>{_WORD}))?"
@@ -61,11 +62,11 @@ class Algorithm(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     def __post_init__(self) -> None:
         for field in ("backend", "source", "engine", "math"):
-            if not isinstance(getattr(self, field), str):
-                raise InvalidAlgorithm(field, getattr(self, field), "must be text")
+            if not _is_word(getattr(self, field)) and (field, getattr(self, field)) != ("math", ""):
+                raise InvalidAlgorithm(field, getattr(self, field), _WORD_RULE)
         force_setattr(self, "knobs", _plain_knobs(self.knobs))
-        if _match(str(self)) is None:
-            raise InvalidAlgorithm("name", str(self), "its parts must be lower-case words of a-z, 0-9, _, . and -")
+        if len(str(self)) > _LONGEST:
+            raise InvalidAlgorithm("name", str(self), f"must have at most {_LONGEST} characters")
 
     def __str__(self) -> str:
         knobs = "&".join(f"{name}={value}" for name, value in self.knobs)
@@ -82,7 +83,7 @@ class Algorithm(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         Raises:
             InvalidAlgorithm: `text` is not one, or not in canonical form.
         """
-        match = _match(text)
+        match = _CANONICAL.fullmatch(text) if len(text) <= _LONGEST else None
         if match is None:
             raise InvalidAlgorithm("name", text, "must look like backend/source:engine?knob=1#math")
         pairs = (pair.split("=") for pair in (match["knobs"] or "").split("&") if pair)
@@ -93,10 +94,6 @@ class Algorithm(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             knobs=tuple((name, int(value)) for name, value in pairs),
             math=match["math"] or "",
         )
-
-
-def _match(text: str) -> re.Match[str] | None:
-    return _CANONICAL.fullmatch(text) if len(text) <= _LONGEST else None
 
 
 def check_names(names: set[str]) -> None:
@@ -114,13 +111,19 @@ def check_names(names: set[str]) -> None:
     _canonical_names.update(names)
 
 
+def _is_word(part: object) -> bool:
+    return isinstance(part, str) and re.fullmatch(_WORD, part) is not None
+
+
 def _plain_knobs(knobs: object) -> tuple[tuple[str, int], ...]:
     try:
         plain = tuple((name, index(value)) for name, value in cast("Iterable[tuple[str, SupportsIndex]]", knobs))
         names = [name for name, _ in plain]
     except (TypeError, ValueError):
         raise InvalidAlgorithm("knobs", knobs, "must be pairs of a name and an integer") from None
-    if not all(isinstance(name, str) for name in names) or names != sorted(set(names)):
+    if not all(map(_is_word, names)):
+        raise InvalidAlgorithm("knobs", knobs, f"each name {_WORD_RULE}")
+    if names != sorted(set(names)):
         raise InvalidAlgorithm("knobs", knobs, "must be sorted by name, each name once")
     if any(abs(value) > _LARGEST_KNOB for _, value in plain):
         raise InvalidAlgorithm("knobs", knobs, "must have at most 19 digits")

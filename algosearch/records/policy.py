@@ -154,12 +154,16 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True, gc=Fals
                     aside.append(trial)
                     rule = "not_tried" if trial.time_us is None else "screened"
             rules.append(rule)
-        _require_a_look(search, rivals, aside)
+        _require_a_look(search, rules)
         if not rivals:
             if aside:
                 raise NotCovered("the candidates that are admitted were not timed as rivals")
-            reasons = tuple(_rejection(t, rule).describe() for t, rule in zip(trials, rules, strict=True) if rule)
-            raise NoAlgorithm(record.key.problem.describe(), reasons)
+            put_aside = (
+                Rejection(t.algorithm, rule, t.workspace_bytes, t.time_us, t.failure)
+                for t, rule in zip(trials, rules, strict=True)
+                if rule is not None
+            )
+            raise NoAlgorithm(record.key.problem.describe(), tuple(each.describe() for each in put_aside))
         leader = min(rivals, key=_speed_order)
         pick, window, ties = self._settle(leader, rivals)
         # Screened against something that this policy refuses? Then it may be the better one after all.
@@ -180,7 +184,13 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True, gc=Fals
             generation=record.generation,
             rejections=tuple(
                 [
-                    _rejection(t, rule or ("tie" if t.algorithm in tied else "slower"))
+                    Rejection(
+                        t.algorithm,
+                        rule or ("tie" if t.algorithm in tied else "slower"),
+                        t.workspace_bytes,
+                        t.time_us,
+                        t.failure,
+                    )
                     for t, rule in zip(trials, rules, strict=True)
                     if t is not pick
                 ]
@@ -212,14 +222,18 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True, gc=Fals
         )
 
 
-def _require_a_look(search: Search, rivals: list[Trial], aside: list[Trial]) -> None:
-    """Raises NotCovered unless the first `LOOK_AT` admitted candidates in the library's order were looked at."""
-    ran = sorted(trial.rank for trial in (*rivals, *aside) if trial.time_us is not None)
-    passed_over = [trial.rank for trial in aside if trial.time_us is None]
-    if len(ran) < LOOK_AT and not search.complete:
-        raise NotCovered(f"only {len(ran)} of the candidates looked at are admitted, and the library has more")
-    if passed_over and (len(ran) < LOOK_AT or min(passed_over) < ran[LOOK_AT - 1]):
-        raise NotCovered("candidates that the library prefers and this policy admits were not looked at")
+def _require_a_look(search: Search, rules: list[Rule | None]) -> None:
+    """Raises NotCovered unless the first `LOOK_AT` admitted candidates were looked at. `rules` in the library's order."""
+    looked_at = 0
+    for rule in rules:
+        if rule is None or rule == "screened":
+            looked_at += 1
+            if looked_at == LOOK_AT:
+                return
+        elif rule == "not_tried":
+            raise NotCovered("candidates that the library prefers and this policy admits were not looked at")
+    if not search.complete:
+        raise NotCovered(f"only {looked_at} of the candidates looked at are admitted, and the library has more")
 
 
 def _time(trial: Trial) -> float:
@@ -227,15 +241,8 @@ def _time(trial: Trial) -> float:
     return trial.time_us
 
 
-def _speed_order(trial: Trial) -> tuple[float, int, int, str]:
-    return (_time(trial), trial.workspace_bytes, trial.rank, trial.algorithm)
-
-
+_speed_order = attrgetter("time_us", "workspace_bytes", "rank", "algorithm")  # of rivals only: each has a time
 _library_order = attrgetter("rank", "algorithm")
-
-
-def _rejection(trial: Trial, rule: Rule) -> Rejection:
-    return Rejection(trial.algorithm, rule, trial.workspace_bytes, trial.time_us, trial.failure)
 
 
 def _patterns(field: str, value: object) -> tuple[str, ...]:

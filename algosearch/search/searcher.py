@@ -76,7 +76,7 @@ class Searcher:
         memory is no checkpoint.
         """
         try:
-            if policy is device is mode is None:
+            if policy is None and device is None and mode is None:
                 choice = self._own[op]
             else:
                 choice = self._answers.table[mode][device][policy][op]

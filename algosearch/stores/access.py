@@ -229,18 +229,18 @@ class Access:
         inspection.require_writable(file)
         with inspection.alone(file.parent, deadline):
             strange = inspection.examine(file, deadline) and inspection.examine(file, deadline)  # a second look
-            if strange is not None:
-                self._set_aside(file, strange)
-            elif damage is not None and self._confirms(file, damage):
-                self._replace(file, deadline, damage.reason)
-                return
-            try:
-                self._connect(file, deadline)
-            except TROUBLE as error:
-                hindrance = cause_of(error)
-                if hindrance.kind != "corrupt":
-                    raise
-                self._replace(file, deadline, hindrance.reason)
+            if strange is None and damage is not None and self._confirms(file, damage):
+                strange = damage.reason
+            if strange is None:
+                try:
+                    self._connect(file, deadline)
+                    return
+                except TROUBLE as error:
+                    hindrance = cause_of(error)
+                    if hindrance.kind != "corrupt":
+                        raise
+                    strange = hindrance.reason
+            self._begin_afresh(file, deadline, strange)
 
     def _confirms(self, file: Path, damage: _Damage) -> bool:
         """Whether it is still the same file, nobody else having replaced it, and damaged on a second look."""
@@ -248,24 +248,25 @@ class Access:
             damage.certain or inspection.damage(file) is not None
         )
 
-    def _replace(self, file: Path, deadline: float, reason: str) -> None:
-        """Set a damaged file of ours aside, and begin another with what can still be read of it."""
+    def _begin_afresh(self, file: Path, deadline: float, reason: str) -> None:
+        """Set a file aside and begin another, with what can still be read if it was one of ours."""
         self.close()
-        folder = self._set_aside(file, reason)
-        self._connect(file, deadline)
-        with self.transaction() as cache:
-            for name, value in inspection.salvage(folder / file.name):
-                if self._genuine(name, value):
-                    cache.add(name, value, retry=False)
-
-    def _set_aside(self, file: Path, reason: str) -> Path:
         folder = inspection.set_aside(file)
-        self._troubles.note("corrupt", f"the file was damaged or no store's ({reason}); it was set aside in {folder}")
-        return folder
+        saved = 0
+        try:
+            self._connect(file, deadline)
+            with self.transaction() as cache:
+                for name, value in inspection.salvage(folder / file.name):
+                    saved += self._genuine(name, value) and cache.add(name, value, retry=False)
+        finally:
+            self._troubles.note(
+                "corrupt",
+                f"the file was damaged or no store's ({reason}); it was set aside in {folder}, {saved} records saved",
+            )
 
     def _connect(self, file: Path, deadline: float) -> None:
         """Have diskcache open a file that was examined, or make one."""
-        new = not file.exists() or file.stat().st_size == 0
+        new = inspection.is_new(file)
         if new:
             inspection.found(file)
         cache = self._cache = PromptCache(file.parent, deadline)

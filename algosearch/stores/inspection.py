@@ -64,7 +64,10 @@ SCHEMA: Final[dict[tuple[str, str], str | None]] = {
 """What diskcache 5.6 makes with our settings, (type, name) → text."""
 _LIMIT: Final = 64
 """More rows than this of schema or settings are not ours, and not read."""
+_LEAST_BYTES: Final = 128
+"""No row with a key of ours is shorter."""
 _ROWS_SALVAGED: Final = 200_000
+"""So many are tried at most, at 5 µs each."""
 
 
 def private_directory(path: Path) -> Path:
@@ -158,17 +161,10 @@ def examine(file: Path, deadline: float, *, immutable: bool = False) -> str | No
     Raises:
         Hindrance: it cannot be said (`locked`, …), or it is a newer version's.
     """
-    for name in (file, *(file.with_name(file.name + log) for log in LOGS)):
-        try:
-            status = name.lstat()
-        except FileNotFoundError:
-            continue
-        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
-            return f"{name.name} is not a plain file of this user"
-    try:
-        if file.stat().st_size == 0:
-            return None
-    except FileNotFoundError:
+    for part in (file, *(file.with_name(file.name + log) for log in LOGS)):
+        if not _is_plain(part):
+            return f"{part.name} is not a plain file of this user"
+    if is_new(file):
         return None
     if file.with_name(file.name + "-journal").exists():
         return "a rollback journal lies beside it, which a store never leaves"
@@ -180,6 +176,19 @@ def examine(file: Path, deadline: float, *, immutable: bool = False) -> str | No
         return difference(connection)
     finally:
         connection.close()
+
+
+def is_new(file: Path) -> bool:
+    """Whether there is no file yet, or an empty one."""
+    return not file.exists() or file.stat().st_size == 0
+
+
+def _is_plain(file: Path) -> bool:
+    try:
+        status = file.lstat()
+    except FileNotFoundError:
+        return True
+    return stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
 
 
 def difference(connection: sqlite3.Connection) -> str | None:
@@ -272,20 +281,31 @@ def set_aside(file: Path) -> Path:
 def salvage(file: Path) -> Iterator[tuple[str, bytes]]:
     """What can still be read of a damaged file: (key, value) of each row of the shape that we write.
 
-    Row by row by number, so that a bad page costs the rows on it and no other. What comes is as little trusted as ever.
+    Row by row by number, so that a bad page costs the rows on it and no other; nothing of a file whose schema or settings
+    are not ours. What comes is as little trusted as ever.
     """
-    try:
-        connection = connect_to_read(file, timeout_s=0.0)
-    except sqlite3.Error:
+    if not _is_plain(file):
         return
+    try:
+        with contextlib.closing(connect_to_read(file, timeout_s=0.0)) as connection:
+            # Else a file shorter than its header says is refused as a whole. Nothing is written all the same.
+            connection.execute("PRAGMA writable_schema = ON")
+            if difference(connection) is not None:
+                return
+            for row in range(1, _last_row(connection) + 1):
+                with contextlib.suppress(sqlite3.Error):
+                    found = connection.execute("SELECT key, value FROM Cache WHERE rowid = ?", (row,)).fetchone()
+                    if found and type(found[0]) is str and type(found[1]) is bytes:
+                        yield found
+    except (sqlite3.Error, Hindrance):
+        return
+
+
+def _last_row(connection: sqlite3.Connection) -> int:
+    """The number of the last row; where that page is gone, more than there can be."""
     try:
         ((last,),) = connection.execute("SELECT max(rowid) FROM Cache").fetchall()
-        for row in range(1, min(last or 0, _ROWS_SALVAGED) + 1):
-            with contextlib.suppress(sqlite3.Error):
-                found = connection.execute("SELECT key, value FROM Cache WHERE rowid = ?", (row,)).fetchone()
-                if found and type(found[0]) is str and type(found[1]) is bytes:
-                    yield found
     except sqlite3.Error:
-        return
-    finally:
-        connection.close()
+        ((pages,),) = connection.execute("PRAGMA page_count").fetchall()
+        last = pages * PAGE_BYTES // _LEAST_BYTES
+    return min(last or 0, _ROWS_SALVAGED)

@@ -8,6 +8,7 @@ import logging
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -167,8 +168,8 @@ def test_the_interpreter_exits_in_time_with_a_hung_call_and_an_open_searcher() -
         print(time.monotonic())
         """
     )
-    assert (done.returncode, done.stderr) == (0, "")
-    import time
+    assert done.returncode == 0
+    assert "Traceback" not in done.stderr
 
     assert time.monotonic() - float(done.stdout) < 4.0
 

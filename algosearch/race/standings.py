@@ -1,0 +1,200 @@
+"""`Standings`: the facts of a race, and what they say at this moment.
+
+Facts only grow. Everything else (who is screened, who is on the front, what is decided) is worked out from them, and
+again after each new fact. So a winner whose output turns out wrong takes nothing with it: what it had screened is back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import hypot
+
+from algosearch.race.estimate import Estimate, estimates
+from algosearch.race.rules import RaceRules
+from algosearch.records import Candidate, Failure, Policy, SearchMode, Stage, Trial, refusable
+from algosearch.records.policy import LOOK_AT, TIE
+
+_SAMPLES_KEPT = 96
+
+
+class Standings:
+    """Facts are added by the race, through these fields and `changed`."""
+
+    def __init__(
+        self, candidates: tuple[Candidate, ...], policies: tuple[Policy, ...], mode: SearchMode, rules: RaceRules
+    ) -> None:
+        self.candidates = candidates
+        self.failures: dict[int, Failure] = {}
+        self.build_us: dict[int, float] = {}
+        self.launch_us: dict[int, float] = {}
+        """The first run's time; who is in it can be run."""
+        self.rounds: list[dict[int, float]] = []
+        """The time of one run by rank, for each round that counts."""
+        self.timing: dict[int, str] = {}
+        self._policies = policies
+        self._mode = mode
+        self._rules = rules
+        self._estimates: dict[int, Estimate] | None = None
+        self._front: list[int] | None = None
+        # These never change: whom each asked policy refuses, and who could screen whom.
+        self._refused: dict[tuple[int, int], bool] = {}
+        self._may_screen: dict[tuple[int, int], bool] = {}
+
+    def changed(self) -> None:
+        """A fact was added."""
+        self._estimates = None
+        self._front = None
+
+    # -- who may be what ---------------------------------------------------------------------------------------------
+
+    def admits(self, policy: int, rank: int) -> bool:
+        """Whether the asked policy with this number admits a candidate."""
+        refused = self._refused.get((policy, rank))
+        if refused is None:
+            refused = self._policies[policy].refuses(self.candidates[rank]) is not None
+            self._refused[policy, rank] = refused
+        return not refused
+
+    def admitted(self) -> list[int]:
+        """Whom at least one asked policy admits, in the library's order."""
+        policies = range(len(self._policies))
+        return [rank for rank in range(len(self.candidates)) if any(self.admits(p, rank) for p in policies)]
+
+    def lacking(self, policy: int) -> list[int] | None:
+        """What must be looked at before `Policy.pick` takes this policy for covered; None if the list has too few."""
+        have = 0
+        lacking: list[int] = []
+        for rank in range(len(self.candidates)):
+            if have + len(lacking) >= LOOK_AT:
+                return lacking
+            if not self.admits(policy, rank) or rank in self.failures:
+                continue
+            if rank in self.launch_us:
+                have += 1
+            else:
+                lacking.append(rank)
+        return lacking if lacking or have >= LOOK_AT else None
+
+    # -- who stands where --------------------------------------------------------------------------------------------
+
+    def estimates(self) -> dict[int, Estimate]:
+        """The estimate of everybody who ran."""
+        if self._estimates is None:
+            self._estimates = estimates(self.rounds, self.launch_us)
+        return self._estimates
+
+    def time_us(self, rank: int) -> float:
+        """The best estimate of one run."""
+        return self.estimates()[rank].time_us
+
+    def noise(self, rank: int) -> float:
+        """The relative scatter of one burst."""
+        estimate = self.estimates()[rank]
+        return float(estimate.error_us * max(estimate.samples, 1) ** 0.5 / estimate.time_us)
+
+    def alive(self) -> list[int]:
+        """Who can be run."""
+        return [rank for rank in self.launch_us if rank not in self.failures]
+
+    def front(self) -> list[int]:
+        """Who is alive and not screened: whom some policy could pick. In an exhaustive search nobody is screened."""
+        if self._front is None:
+            alive = self.alive()
+            if self._mode == "race":
+                alive = [rank for rank in alive if not any(self._screens(other, rank) for other in alive)]
+            self._front = alive
+        return self._front
+
+    def _screens(self, other: int, rank: int) -> bool:
+        """Clearly faster, needs no more workspace, no worse in any note, and admitted wherever `rank` is."""
+        a, b = self.estimates()[other], self.estimates()[rank]
+        if b.time_us - a.time_us <= self._rules.clearly * hypot(a.error_us, b.error_us):
+            return False
+        may = self._may_screen.get((other, rank))
+        if may is None:
+            first, second = self.candidates[other], self.candidates[rank]
+            may = self._may_screen[other, rank] = (
+                first.workspace_bytes <= second.workspace_bytes
+                and refusable(first.notes) <= refusable(second.notes)
+                and all(self.admits(p, other) for p in range(len(self._policies)) if self.admits(p, rank))
+            )
+        return may
+
+    def has_rival(self, rank: int) -> bool:
+        """Whether anybody on the front is near enough for a closer look to be worth it."""
+        mine, most = self.time_us(rank), self._rules.worth_it
+        others = (self.time_us(other) for other in self.front() if other != rank)
+        return any(max(mine, theirs) <= most * min(mine, theirs) for theirs in others)
+
+    def undecided(self) -> tuple[int, list[int]]:
+        """The fastest of those between whom an asked policy is not decided, and all of them; (-1, []) if all is."""
+        open_questions: set[int] = set()
+        for policy in range(len(self._policies)):
+            admitted = [rank for rank in self.front() if self.admits(policy, rank)]
+            if admitted:
+                leader = min(admitted, key=self.time_us)
+                for rank in admitted:
+                    if rank != leader and not self._is_decided(leader, rank):
+                        open_questions |= {leader, rank}
+        if not open_questions:
+            return -1, []
+        return min(open_questions, key=self.time_us), sorted(open_questions)
+
+    def _is_decided(self, leader: int, rank: int) -> bool:
+        best, other = self.estimates()[leader], self.estimates()[rank]
+        lag = (other.time_us - best.time_us) / best.time_us
+        error = hypot(other.error_us, best.error_us) / best.time_us
+        if lag > self._rules.finalist and lag > 3 * error:
+            return True
+        if min(best.samples, other.samples) < self._rules.coarse_rounds + self._rules.least_rounds:
+            return False
+        return 5 * error <= TIE or (lag > 3 * error and lag > TIE)
+
+    def found_better(self, before: Sequence[int]) -> bool:
+        """Whether an asked policy has a clearly better best now than it had with those of `before` alone."""
+        for policy in range(len(self._policies)):
+            admitted = [rank for rank in self.alive() if self.admits(policy, rank)]
+            then = [self.time_us(rank) for rank in admitted if rank in before]
+            if then and min(map(self.time_us, admitted)) < (1 - self._rules.improvement) * min(then):
+                return True
+        return False
+
+    def limit_us(self) -> float:
+        """A run longer than this is hopeless."""
+        best = min((e.time_us for rank, e in self.estimates().items() if rank not in self.failures), default=0.0)
+        return max(self._rules.limit_us, self._rules.hopeless * best)
+
+    # -- what is kept of it ------------------------------------------------------------------------------------------
+
+    def trials(self) -> tuple[Trial, ...]:
+        """A trial for each candidate of the listing."""
+        finalists = {rank for policy in range(len(self._policies)) for rank in self._finalists(policy)}
+        front = set(self.front())
+        return tuple(
+            self._trial(rank, "final" if rank in finalists else "coarse" if rank in front else "screened")
+            for rank in range(len(self.candidates))
+        )
+
+    def _finalists(self, policy: int) -> list[int]:
+        admitted = [rank for rank in self.front() if self.admits(policy, rank)]
+        if not admitted:
+            return []
+        most = (1 + self._rules.finalist) * min(map(self.time_us, admitted))
+        return [rank for rank in admitted if self.time_us(rank) <= most]
+
+    def _trial(self, rank: int, stage: Stage) -> Trial:
+        candidate, estimate = self.candidates[rank], self.estimates().get(rank)
+        samples = (max(0.001, round(each[rank], 3)) for each in self.rounds if rank in each)
+        return Trial(
+            algorithm=candidate.algorithm,
+            rank=rank,
+            workspace_bytes=candidate.workspace_bytes,
+            notes=candidate.notes,
+            stage="listed" if estimate is None else stage,
+            time_us=None if estimate is None else max(0.0001, round(estimate.time_us, 4)),
+            error_us=None if estimate is None else round(estimate.error_us, 4),
+            samples_us=tuple(samples)[-_SAMPLES_KEPT:],
+            build_us=self.build_us.get(rank),
+            timing=self.timing.get(rank, ""),
+            failure=self.failures.get(rank),
+        )

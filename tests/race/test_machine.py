@@ -1,0 +1,212 @@
+"""The state machine step by step."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from algosearch.errors import NoAlgorithm
+from algosearch.race import Build, Check, Finished, Launch, Race, RaceRules, Time, Widen
+from algosearch.records import Built, Burst, Candidate, Failure, Listing, Policy
+from tests.race.track import Lane, Track
+
+
+def stages(track: Track, **how: object) -> list[str]:
+    return [trial.stage for trial in track.run(**how).searches[0].trials]  # type: ignore[arg-type]
+
+
+def test_the_phases_of_a_simple_race() -> None:
+    track = Track([Lane(time_us=100.0, workspace_bytes=1), Lane(time_us=102.0)])
+    track.run()
+    kinds = [type(instruction) for instruction in track.instructions]
+    assert kinds[:3] == [Build, Launch, Launch]
+    checked = kinds.index(Check)
+    assert set(kinds[3:checked]) == {Time}
+    assert set(kinds[checked + 2 :]) <= {Time}
+    finals = [i for i in track.instructions[checked:] if isinstance(i, Time)]
+    assert finals
+    for final in finals:
+        assert final.bursts[0] == final.bursts[-1] == (0, 2)
+        assert final.bursts[0][1] * 100.0 >= 200.0
+
+
+def test_who_is_clearly_beaten_in_everything_is_screened() -> None:
+    lanes = [Lane(time_us=300.0), Lane(time_us=100.0), Lane(time_us=90.0, workspace_bytes=1 << 20)]
+    track = Track(lanes, noise=0.001)
+    assert stages(track) == ["screened", "coarse", "final"]
+
+
+def test_who_is_slower_but_needs_less_or_notes_less_stays() -> None:
+    lanes = [
+        Lane(time_us=100.0, workspace_bytes=1 << 20, notes=("nondeterministic",)),
+        Lane(time_us=200.0, workspace_bytes=0, notes=("nondeterministic",)),
+        Lane(time_us=250.0, workspace_bytes=1 << 20),
+        Lane(time_us=400.0, workspace_bytes=1 << 20, notes=("nondeterministic",)),
+    ]
+    assert stages(Track(lanes, noise=0.001)) == ["final", "coarse", "coarse", "screened"]
+
+
+def test_what_is_only_slow_is_not_run_again_and_again() -> None:
+    track = Track([Lane(time_us=10.0, workspace_bytes=8), Lane(time_us=100_000.0)])
+    record = track.run()
+    assert len(record.searches[0].trials[1].samples_us) <= 1
+    assert Policy(workspace_limit_bytes=0).pick(record).time_us == pytest.approx(100_000.0)
+
+
+def test_a_wrong_winner_takes_nothing_with_it() -> None:
+    lanes = [Lane(time_us=50.0, wrong=True), Lane(time_us=101.0), Lane(time_us=100.0), Lane(time_us=300.0)]
+    record = Track(lanes, noise=0.001).run()
+    trials = record.searches[0].trials
+    assert trials[0].failure is not None
+    assert trials[0].failure.kind == "wrong_result"
+    choice = Policy().pick(record)
+    assert choice.algorithm.endswith("v=2")
+    assert choice.precision == "final"
+    assert trials[3].stage == "screened"
+
+
+def test_all_wrong_is_a_record_like_any_other() -> None:
+    record = Track([Lane(time_us=50.0, wrong=True), Lane(time_us=90.0, build_fails=True)]).run()
+    with pytest.raises(NoAlgorithm) as caught:
+        Policy().pick(record)
+    assert len(caught.value.reasons) == 2
+
+
+def test_no_candidates_at_all() -> None:
+    race = Race(Listing(candidates=(), complete=True))
+    assert race.next() == Finished((), True)
+
+
+def test_it_looks_at_the_first_ones_and_further_only_if_that_pays() -> None:
+    flat = Track([Lane(time_us=100.0 + n) for n in range(12)], look_at=6)
+    assert stages(flat).count("listed") == 6
+    falling = Track([Lane(time_us=100.0 - 5 * n) for n in range(12)], look_at=6)
+    assert stages(falling).count("listed") == 0
+
+
+def test_it_widens_until_an_asked_policy_has_enough_to_choose_from() -> None:
+    lanes = [Lane(time_us=100.0 + n, workspace_bytes=1 << 20) for n in range(10)]
+    lanes += [Lane(time_us=200.0 + n) for n in range(10)]
+    track = Track(lanes, listed=10, look_at=10)
+    record = track.run(policies=(Policy(workspace_limit_bytes=0),))
+    assert any(isinstance(instruction, Widen) for instruction in track.instructions)
+    assert Policy(workspace_limit_bytes=0).pick(record).algorithm.endswith("v=10")
+    assert {trial.stage for trial in record.searches[0].trials[:10]} == {"listed"}
+
+
+def test_exhaustive_runs_everything_and_screens_nobody() -> None:
+    lanes = [Lane(time_us=100.0 * (n + 1)) for n in range(9)]
+    track = Track(lanes, listed=3, look_at=2)
+    assert track.run(mode="exhaustive").searches[0].complete
+    assert set(stages(Track(lanes, listed=3, look_at=2), mode="exhaustive")) == {"final", "coarse"}
+
+
+def test_a_listing_that_promises_more_and_has_none_is_believed_once() -> None:
+    candidates = (Candidate(algorithm="simulated/t:a", rank=0, workspace_bytes=0),)
+    race = Race(Listing(candidates=candidates, complete=False))
+    track = Track([Lane(time_us=100.0)])
+    widenings = 0
+    while not isinstance(instruction := race.next(), Finished):
+        widenings += isinstance(instruction, Widen)
+        promising = Listing(candidates=candidates, complete=False)
+        race.tell(promising if isinstance(instruction, Widen) else track.outcome(instruction))
+    assert widenings == 1
+
+
+def test_memory_that_is_not_there_costs_the_candidate() -> None:
+    race = Race(Track([Lane(time_us=1.0, workspace_bytes=8), Lane(time_us=2.0)]).listing())
+    assert race.next() == Build((0, 1))
+    race.tell((Built(0, 1.0), Built(1, 1.0)))
+    assert isinstance(race.next(), Launch)
+    race.drop((0,), Failure("out_of_memory", "no room", (("free_bytes", "4"),)))
+    instruction = race.next()
+    assert isinstance(instruction, Launch)
+    assert instruction.ranks == (1,)
+
+
+@pytest.mark.parametrize("reports", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_time_that_cannot_be_never_wins(reports: float) -> None:
+    """D08, E16: such a time is not measured, and is never compared."""
+    record = Track([Lane(time_us=1.0, reports=reports), Lane(time_us=100.0)]).run()
+    assert Policy().pick(record).algorithm.endswith("v=1")
+    failure = record.searches[0].trials[0].failure
+    assert failure is not None
+    assert failure.kind == "launch_failed"
+
+
+def test_disturbed_bursts_are_run_again() -> None:
+    lanes = [Lane(time_us=100.0), Lane(time_us=103.0)]
+    for seed in range(10):
+        track = Track(lanes, seed=seed, noise=0.001, disturbed=0.1)
+        assert Policy().pick(track.run()).algorithm.endswith("v=0")
+
+
+def test_a_device_that_is_never_quiet_is_taken_as_it_is() -> None:
+    record = Track([Lane(time_us=100.0), Lane(time_us=200.0)], disturbed=1.0).run()
+    assert Policy().pick(record).time_us == pytest.approx(150.0)
+
+
+def test_the_finals_keep_to_their_budget() -> None:
+    rules = RaceRules(final_budget_us=50_000.0)
+    lanes = [Lane(time_us=1_000.0), Lane(time_us=1_000.5)]
+    track = Track(lanes, noise=0.05)
+    track.run(rules=rules)
+    finals = [i for i in track.instructions if isinstance(i, Time) and len(i.bursts) == 3]
+    assert 0 < sum(repeats for i in finals for _, repeats in i.bursts) * 1_000.0 < 60_000.0
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        None,
+        (),
+        (Built(0, 1.0),),
+        (Built(0, 1.0), None),
+        Failure("timed_out", "late"),
+        (Burst(time_us=1.0, repeats=1, timing=""),) * 2,
+    ],
+)
+def test_an_outcome_that_was_not_asked_changes_nothing(outcome: object) -> None:
+    race = Race(Track([Lane(time_us=1.0), Lane(time_us=2.0)]).listing())
+    before = race.next()
+    with pytest.raises(ValueError):
+        race.tell(outcome)  # type: ignore[arg-type]
+    assert race.next() is before
+
+
+def test_nothing_is_told_unasked() -> None:
+    race = Race(Listing(candidates=(), complete=True))
+    with pytest.raises(ValueError):
+        race.tell(None)
+    race.next()
+    with pytest.raises(ValueError):
+        race.tell(None)
+
+
+@settings(max_examples=100)
+@given(data=st.data(), count=st.integers(1, 6), mode=st.sampled_from(["race", "exhaustive"]))
+def test_any_outcomes_at_all_come_to_an_end(data: st.DataObject, count: int, mode: str) -> None:
+    track = Track([Lane(time_us=100.0, workspace_bytes=n) for n in range(count)], listed=max(1, count // 2))
+    race = Race(track.listing(), mode=mode)  # type: ignore[arg-type]
+    failing = st.sampled_from([None, None, None, Failure("timed_out", "late"), Failure("wrong_result", "wrong")])
+    times = st.floats(min_value=0.0, max_value=1e9)
+    for _ in range(600):
+        instruction = race.next()
+        if isinstance(instruction, Finished):
+            break
+        if isinstance(instruction, Widen):
+            race.tell(track.outcome(instruction))
+        elif isinstance(instruction, Check):
+            race.tell(data.draw(failing))
+        elif isinstance(instruction, Build):
+            race.tell(tuple(data.draw(failing) or Built(rank, 1.0) for rank in instruction.ranks))
+        else:
+            asked = len(instruction.ranks if isinstance(instruction, Launch) else instruction.bursts)
+            race.tell(
+                tuple(
+                    data.draw(failing) or Burst(time_us=data.draw(times), repeats=1, timing="virtual")
+                    for _ in range(asked)
+                )
+            )
+    assert isinstance(race.next(), Finished)

@@ -1,0 +1,270 @@
+"""The wire format: what is written comes back, and whatever else is read is `UndecodableRecord`."""
+
+from __future__ import annotations
+
+import math
+import struct
+import tracemalloc
+from typing import Any, Final
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from algosearch import UndecodableRecord
+from algosearch.ops import ConvOp
+from algosearch.records import Environment, Failure, Key, Provenance, Record, Search, Trial
+from algosearch.records.wire import LONGEST_BYTES, WIRE_VERSION, decode, encode
+from tests.strategies import keys, records
+
+KEY: Final = Key.of(ConvOp(input_shape=(1, 2, 9, 9), filter_shape=(3, 2, 3, 3)), Environment(backend="b", device="d"))
+TRIALS: Final = (
+    Trial(
+        algorithm="b/s:fast",
+        rank=0,
+        workspace_bytes=2**33,
+        notes=("tensor_core",),
+        stage="final",
+        time_us=12.5,
+        error_us=0.25,
+        samples_us=(12.25, 12.75),
+        build_us=900.0,
+        timing="gated,warm",
+    ),
+    Trial(
+        algorithm="b/s:dead", rank=1, workspace_bytes=0, failure=Failure("out_of_memory", "no", (("free_bytes", "1"),))
+    ),
+)
+RECORD: Final = Record(
+    key=KEY,
+    searches=(
+        Search(
+            mode="race",
+            complete=True,
+            trials=TRIALS,
+            provenance=Provenance(version="0.1", found_at_s=1_700_000_000, seconds=0.5),
+        ),
+    ),
+)
+RAW: Final = encode(RECORD)
+
+
+def refused(raw: bytes, **how: Any) -> str:
+    """The reason for which `raw` is not read; fails on any other error, and on none."""
+    with pytest.raises(UndecodableRecord) as caught:
+        decode(raw, **how)
+    assert len(caught.value.reason) < 2000
+    assert caught.value.reason.isprintable()
+    return caught.value.reason
+
+
+def changed(*path: int | str, to: Any) -> bytes:
+    """RECORD with one item of its decoded form replaced; a last step of "+" appends."""
+    items: Any = msgspec.msgpack.decode(RAW)
+    place = items
+    for step in path[:-1]:
+        place = place[step]
+    if path[-1] == "+":
+        place.append(to)
+    else:
+        place[path[-1]] = to
+    return msgspec.msgpack.encode(items)
+
+
+@given(records())
+def test_round_trip(record: Record) -> None:
+    raw = encode(record)
+    assert decode(raw) == record
+    assert decode(raw, digest=record.key.digest) == record
+    assert decode(raw, key=record.key) == record
+    assert encode(decode(raw)) == raw
+
+
+def test_cut_short_at_every_byte() -> None:
+    for end in range(len(RAW)):
+        refused(RAW[:end])
+        refused(RAW[:end], key=KEY)
+
+
+def test_something_behind_it() -> None:
+    for tail in (b"\x00", b"\xc1", RAW):
+        refused(RAW + tail)
+
+
+@settings(max_examples=300)
+@given(st.lists(st.integers(0, len(RAW) * 8 - 1), min_size=1, max_size=4, unique=True), st.booleans())
+def test_flipped_bits(bits: list[int], known: bool) -> None:
+    """What still decodes is a record of the same key; a flip inside a number cannot be told from another number."""
+    flipped = bytearray(RAW)
+    for bit in bits:
+        flipped[bit // 8] ^= 1 << bit % 8
+    try:
+        record = decode(bytes(flipped), key=KEY) if known else decode(bytes(flipped), digest=KEY.digest)
+    except UndecodableRecord:
+        return
+    assert record.key == KEY
+    assert decode(encode(record)) == record
+
+
+@given(st.binary(max_size=64))
+def test_noise(raw: bytes) -> None:
+    refused(raw)
+
+
+_JSON_LIKE: Final = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(-(2**63), 2**64 - 1), st.floats(), st.text(), st.binary()),
+    lambda inner: st.one_of(st.lists(inner, max_size=5), st.dictionaries(st.text(max_size=3), inner, max_size=3)),
+    max_leaves=12,
+)
+
+
+@given(st.lists(_JSON_LIKE, max_size=4))
+def test_other_messages(items: list[Any]) -> None:
+    refused(msgspec.msgpack.encode(items))
+    refused(msgspec.msgpack.encode([WIRE_VERSION, KEY.text, 0, items]))
+    refused(msgspec.msgpack.encode([WIRE_VERSION, *items]))
+
+
+class TestVersions:
+    @pytest.mark.parametrize("version", [2, 127, 128, 300, 70_000, 2**40, 2**64 - 1])
+    def test_newer(self, version: int) -> None:
+        """Named as newer even if all the rest has another shape."""
+        expected = f"written in format {version} by a newer algosearch; this one reads 1"
+        assert refused(changed(0, to=version)) == expected
+        for rest in ([], [{"a": [1]}], [b"\x00" * 70_000], list(range(20)), [0] * 70_000):
+            assert refused(msgspec.msgpack.encode([version, *rest]), key=KEY) == expected
+
+    @pytest.mark.parametrize("version", [0, -1, -200])
+    def test_older(self, version: int) -> None:
+        if version >= -32:
+            assert (
+                refused(changed(0, to=version)) == f"written in the unknown format {version}; this algosearch reads 1"
+            )
+        refused(changed(0, to=version))
+
+    @pytest.mark.parametrize("version", [None, True, 2.0, "2", b"2", [], [2], {"a": 2}])
+    def test_no_number(self, version: Any) -> None:
+        assert refused(changed(0, to=version)).startswith("not a record: ")
+
+
+class TestKeys:
+    @given(keys())
+    def test_of_another_key(self, other: Key) -> None:
+        if other != KEY:
+            assert "of another key" in refused(RAW, key=other)
+            assert "of another key" in refused(RAW, digest=other.digest)
+
+    def test_a_key_of_another_schema(self) -> None:
+        text = KEY.text.replace('"schema":1', '"schema":2')
+        assert refused(changed(1, to=text)) == "its key is of schema 2; this algosearch reads 1"
+        assert "of another key" in refused(changed(1, to=text), key=KEY)
+
+    @pytest.mark.parametrize("text", ["", "{}", "[" * 5000, KEY.text + " "])
+    def test_text_that_is_no_key(self, text: str) -> None:
+        assert refused(changed(1, to=text)).startswith("its key ")
+
+
+TRIAL: Final = (3, 0, 2, 0)  # the first trial of the first search
+ALGORITHM, RANK, WORKSPACE, NOTES, STAGE, TIME, ERROR, SAMPLES, BUILD, TIMING, FAILURE = range(11)
+PROVENANCE: Final = (3, 0, 3)
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf, -1.0, 1e15])
+@pytest.mark.parametrize(
+    "path",
+    [(*TRIAL, TIME), (*TRIAL, ERROR), (*TRIAL, SAMPLES, 0), (*TRIAL, SAMPLES, 1), (*TRIAL, BUILD), (*PROVENANCE, 2)],
+)
+def test_numbers_that_are_no_duration(path: tuple[int, ...], number: float) -> None:
+    assert "not a record: Expected `float`" in refused(changed(*path, to=number))
+
+
+@pytest.mark.parametrize("path", [(*TRIAL, TIME), (*TRIAL, SAMPLES, 0)])
+def test_nothing_takes_no_time(path: tuple[int, ...]) -> None:
+    for zero in (0, 0.0, -0.0, 0.0):
+        assert "Expected `float` > 0" in refused(changed(*path, to=zero))
+
+
+@pytest.mark.parametrize("path", [(2,), (*TRIAL, RANK), (*TRIAL, WORKSPACE), (*PROVENANCE, 1)])
+@pytest.mark.parametrize("number", [-1, 2**63, 2**64 - 1, 1.0, True, "1", None])
+def test_numbers_that_count_nothing(path: tuple[int, ...], number: Any) -> None:
+    assert "not a record: Expected `int`" in refused(changed(*path, to=number))
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "reason"),
+    [
+        ((3,), [], "length >= 1"),
+        ((3, 0, 0), "guess", "Invalid enum value"),
+        ((3, 0, 1), 1, "Expected `bool`"),
+        ((*TRIAL, STAGE), "warmed", "Invalid enum value"),
+        ((*TRIAL, STAGE), "x" * 100_000, "Invalid enum value"),
+        ((*TRIAL, TIME), None, "b/s:fast: final without a time"),
+        ((*TRIAL, ALGORITHM), "b/s:dead", "an algorithm with two trials in one search"),
+        ((*TRIAL, ALGORITHM), "b/s:Fast", "algorithm.name = 'b/s:Fast'"),
+        ((*TRIAL, ALGORITHM), "b/s:\x1b[31mfast", "algorithm.name = "),
+        ((*TRIAL, ALGORITHM), "x" * 100_000, "algorithm.name = "),
+        ((*TRIAL, NOTES), ["tf32", 1], "Expected `str`"),
+        ((3, 0, 2, 1, FAILURE, 0), "sulked", "Invalid enum value"),
+        ((3, 0, 2, 1, FAILURE, 2, 0), ["free_bytes"], "length 2"),
+        # What this version does not know is not skipped, wherever it stands.
+        (("+",), 0, "at most length 4"),
+        ((3, 0, "+"), 0, "at most length 4"),
+        ((*TRIAL, "+"), 0, "at most length 11"),
+        ((*PROVENANCE, "+"), 0, "at most length 4"),
+        ((3, 0, 2, 1, FAILURE, "+"), 0, "at most length 3"),
+    ],
+)
+def test_absurdities(path: tuple[int | str, ...], value: Any, reason: str) -> None:
+    assert reason in refused(changed(*path, to=value))
+
+
+def test_names_that_are_known_are_not_taken_for_others() -> None:
+    """Canonical names are remembered; that must not let others through."""
+    assert decode(RAW) == RECORD
+    again = changed(*TRIAL, ALGORITHM, to="b/s:fast ")
+    for _ in range(2):
+        assert "algorithm.name" in refused(again)
+    assert decode(RAW) == RECORD
+
+
+@pytest.mark.parametrize("opening", [b"\x91", b"\x81\xa1a", b"\xdc\x00\x01"])
+@pytest.mark.parametrize("prefix", [b"", b"\x94\x01", b"\x94\x01\xa0\x00"])
+def test_deep_nesting(opening: bytes, prefix: bytes) -> None:
+    refused(prefix + opening * 100_000)
+    refused(prefix + opening * 100_000 + b"\xc0")
+
+
+@pytest.mark.parametrize("prefix", [b"", b"\x94\x01\xa0\x00", b"\x94\x01\xa0\x00\x91\x94\xa4race\xc3"])
+@pytest.mark.parametrize("header", [b"\xdd", b"\xdf", b"\xdb", b"\xc6", b"\xc9"])
+def test_lengths_that_are_lies(prefix: bytes, header: bytes) -> None:
+    """A header that promises four thousand million items costs nothing."""
+    tracemalloc.start()
+    try:
+        refused(prefix + header + b"\xff\xff\xff\xff")
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_too_long_is_not_looked_at() -> None:
+    padded = replace(TRIALS[1], failure=Failure("crashed", "x" * (LONGEST_BYTES - len(RAW) - 100)))
+    search = replace(RECORD.searches[0], trials=(TRIALS[0], padded))
+    longest = replace(RECORD, searches=(search,))
+    raw = encode(longest)
+    assert LONGEST_BYTES - 200 < len(raw) <= LONGEST_BYTES
+    assert decode(raw) == longest
+    for beyond in (raw + b"\x00" * (LONGEST_BYTES + 1 - len(raw)), b"\xc1" * (LONGEST_BYTES + 1)):
+        assert refused(beyond) == f"a record of {LONGEST_BYTES + 1} bytes is longer than any can be"
+
+
+def test_numbers_are_read_where_floats_are_meant() -> None:
+    """An encoder may write 12.0 as 12."""
+    assert decode(changed(*TRIAL, TIME, to=12)).searches[0].trials[0].time_us == 12.0
+
+
+def test_a_signalling_nan_is_no_time() -> None:
+    wanted = struct.pack(">d", 12.5)
+    assert RAW.count(wanted) == 1
+    assert "Expected `float`" in refused(RAW.replace(wanted, bytes.fromhex("7ff0000000000001")))

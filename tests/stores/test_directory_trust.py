@@ -1,0 +1,190 @@
+"""Nothing in a directory store's file is trusted."""
+
+from __future__ import annotations
+
+import pickle
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from algosearch.errors import StoreUnusable
+from algosearch.records import wire
+from algosearch.stores import Miss
+from algosearch.stores.disk import METADATA, SETTINGS, InlineDisk
+from algosearch.stores.inspection import FORMAT, SCHEMA
+from tests.stores.directories import DirectoryHome, database, filled, readable, set_aside, warnings
+from tests.stores.homes import EXPIRY_S, read, scanned
+from tests.stores.nouns import some_key, some_record
+
+
+async def test_the_schema_and_settings_are_those_that_diskcache_makes(home: DirectoryHome) -> None:
+    await filled(home)
+    with database(home.path) as connection:
+        parts = connection.execute("SELECT type, name, sql FROM sqlite_master").fetchall()
+        stored = dict(connection.execute("SELECT key, value FROM Settings").fetchall())
+        version = connection.execute("PRAGMA user_version").fetchone()
+        journal = connection.execute("PRAGMA journal_mode").fetchone()
+        files = connection.execute("SELECT count(*) FROM Cache WHERE filename IS NOT NULL OR mode <> 1").fetchone()
+    assert {(kind, name): text for kind, name, text in parts} == SCHEMA
+    assert {name: value for name, value in stored.items() if name not in METADATA} == SETTINGS
+    assert stored.keys() == SETTINGS.keys() | set(METADATA)
+    assert (version, journal, files) == ((FORMAT,), ("wal",), (0,))
+    assert set_aside(home) == []
+
+
+async def test_every_setting_of_diskcache_is_passed() -> None:
+    from diskcache.core import DEFAULT_SETTINGS
+
+    assert SETTINGS.keys() == DEFAULT_SETTINGS.keys()
+
+
+class _Touch:
+    """Leaves a mark where it is unpickled."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Path.touch, (self.mark,))
+
+
+async def test_a_planted_pickle_is_never_loaded(home: DirectoryHome, tmp_path: Path) -> None:
+    await filled(home)
+    mark = tmp_path / "executed"
+    payload = pickle.dumps(_Touch(mark))
+    (home.path / "value.val").write_bytes(payload)
+    with database(home.path) as connection:
+        for n, (mode, filename, value) in enumerate(
+            [(4, None, payload), (4, "value.val", None), (1, None, "text"), (1, None, 3), (1, "value.val", b"")]
+        ):
+            connection.execute(
+                "INSERT OR REPLACE INTO Cache(key, raw, mode, filename, value) VALUES (?, 1, ?, ?, ?)",
+                (f"record:{some_key(10 + n).digest}", mode, filename, value),
+            )
+        connection.execute("INSERT INTO Cache(key, raw, mode, value) VALUES (?, 0, 1, ?)", (payload, b""))
+        connection.execute(
+            "INSERT INTO Cache(key, raw, mode, value) VALUES (CAST(x'7265636f72643aff' AS TEXT), 1, 1, 'x')"
+        )
+        connection.execute(
+            "INSERT INTO Cache(key, raw, mode, value) VALUES (?, 1, 4, ?)", (f"claim:{some_key(10).digest}", payload)
+        )
+    async with home.opened() as store:
+        for n in range(5):
+            answer = await read(store, some_key(10 + n))
+            assert answer == Miss("undecodable", "a row of a shape that no store writes")
+        assert len(await scanned(store)) == 3 + 5 + 1
+        claim = await store.claim(some_key(10).digest, "a", expiry_s=EXPIRY_S)
+        assert claim.owner == "a"
+        await store.release(claim)
+        for n in range(3):
+            assert (await store.commit(some_record(10 + n), after=0)).kept
+        assert await store.delete([some_key(10 + n).digest for n in range(5)]) == 5
+    assert pickle.loads(payload) is None
+    assert mark.exists(), "the payload does what it is for"
+    mark.unlink()
+    assert (home.path / "value.val").exists(), "a row's file is not deleted either"
+    assert await readable(home, 3) == [0, 1, 2]
+    assert not mark.exists()
+
+
+async def test_an_expired_row_is_a_record_like_any_other(home: DirectoryHome) -> None:
+    await filled(home, 1)
+    with database(home.path) as connection:
+        connection.execute("UPDATE Cache SET expire_time = 1.0")
+    async with home.opened() as store:
+        assert await read(store, some_key()) == some_record()
+        assert not (await store.commit(some_record(seed=1), after=0)).won
+        assert await store.delete([some_key().digest]) == 1
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "INSERT INTO Settings VALUES ('reset', 'x')",
+        "INSERT INTO Settings VALUES ('sqlite_writable_schema', 1)",
+        "UPDATE Settings SET value = 100 WHERE key = 'cull_limit'",
+        "UPDATE Settings SET value = '0; DROP TABLE Cache' WHERE key = 'sqlite_mmap_size'",
+        "UPDATE Settings SET value = 0.0 WHERE key = 'sqlite_mmap_size'",
+        "UPDATE Settings SET value = 'many' WHERE key = 'count'",
+        "UPDATE Settings SET key = CAST(x'ff' AS TEXT) WHERE key = 'count'",
+        "CREATE TRIGGER extra AFTER INSERT ON Cache BEGIN DELETE FROM Cache; END",
+        "CREATE VIEW extra AS SELECT 1",
+        "CREATE TABLE extra (x)",
+        "DROP TRIGGER Settings_count_insert; CREATE TRIGGER Settings_count_insert AFTER INSERT ON Cache BEGIN SELECT 1;END",
+        "ALTER TABLE Cache ADD COLUMN extra",
+        "DROP TABLE Settings; CREATE VIEW Settings AS SELECT 'reset' AS key, 'x' AS value",
+        "PRAGMA application_id = 7",
+    ],
+)  # fmt: skip
+async def test_a_file_that_differs_is_set_aside_with_one_warning(
+    home: DirectoryHome, caplog: pytest.LogCaptureFixture, statement: str
+) -> None:
+    await filled(home)
+    with database(home.path) as connection:
+        connection.executescript(statement)
+    async with home.opened() as store:
+        assert [(await read(store, some_key(n))) for n in range(3)] == [Miss("absent", "not in the store")] * 3
+        assert (await store.commit(some_record(), after=0)).kept
+    (folder,) = set_aside(home)
+    assert (folder / "cache.db").exists()
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert len(warnings(caplog)) == 1
+    assert str(folder) in warnings(caplog)[0]
+    assert await readable(home, 3) == [0]
+    assert set_aside(home) == [folder]
+
+
+async def test_a_newer_format_is_left_alone(home: DirectoryHome) -> None:
+    await filled(home)
+    with database(home.path) as connection:
+        connection.execute(f"PRAGMA user_version = {FORMAT + 1}")
+    before = (home.path / "cache.db").read_bytes()
+    with pytest.raises(StoreUnusable, match=f"format {FORMAT + 1}, made by a newer algosearch; .*; update algosearch"):
+        await home.handle().open()
+    assert (home.path / "cache.db").read_bytes() == before
+    assert set_aside(home) == []
+
+
+async def test_a_file_that_is_a_link_is_not_followed(home: DirectoryHome, tmp_path: Path) -> None:
+    home.path.mkdir(mode=0o700)
+    precious = tmp_path / "precious"
+    precious.write_bytes(b"")
+    (home.path / "cache.db").symlink_to(precious)
+    await filled(home)
+    assert precious.read_bytes() == b""
+    assert (set_aside(home)[0] / "cache.db").is_symlink()
+
+
+async def test_a_maker_that_was_killed_leaves_something_to_go_on_with(home: DirectoryHome) -> None:
+    await filled(home)
+    with database(home.path) as connection:
+        connection.executescript("DROP TABLE Cache; DELETE FROM Settings WHERE key IN ('statistics', 'count')")
+    await filled(home)
+    assert await readable(home, 3) == [0, 1, 2]
+    assert set_aside(home) == []
+
+
+def test_the_disk_knows_text_keys_and_inline_bytes_only(tmp_path: Path) -> None:
+    disk = InlineDisk(str(tmp_path), min_file_size=0, pickle_protocol=0)
+    for key in (b"bytes", 1, 1.0, None, ("a", 1)):
+        with pytest.raises(TypeError, match="a key is text"):
+            disk.put(key)
+        with pytest.raises(TypeError, match="not text"):
+            disk.get(key, 1)
+    with pytest.raises(TypeError, match="not text"):
+        disk.get("pickled", 0)
+    for value in ("text", 1, None, [b""], bytearray(b"x"), bytes(wire.LONGEST_BYTES + 1)):
+        with pytest.raises(TypeError, match="a value is at most"):
+            disk.store(value, False)
+    with pytest.raises(TypeError, match="a value is at most"):
+        disk.store(b"", True)
+    with pytest.raises(TypeError, match="no file"):
+        disk.filename()
+    assert disk.store(b"x", False) == (0, 1, None, b"x")
+    assert (disk.put("key"), disk.get("key", 1)) == (("key", True), "key")
+    (tmp_path / "precious").touch()
+    disk.remove("precious")
+    assert (tmp_path / "precious").exists()
+    assert disk.fetch(2, "precious", None, False) is None
