@@ -119,7 +119,6 @@ def _tell(
             answer.set_result(result)
         else:
             answer.set_exception(error)
-            answer.exception()  # counts as heard: a caller that is cancelled in this very moment drops it on purpose
 
     # RuntimeError: the loop was closed in the meantime, and nobody is left to be told.
     with contextlib.suppress(RuntimeError):

@@ -23,8 +23,8 @@ import msgspec
 TRIM: Final = 0.2
 EFFICIENCY: Final = 1.06
 """Standard error of the trimmed mean in units of the mean's, for normal noise."""
-SINGLE: Final = 0.03
-"""Relative noise of a lone burst until rounds tell more (H200: one run each picks 3.3 % wrong)."""
+SINGLE: Final = 0.025
+"""Relative noise of a lone round until others tell more (H200: one run each picks 3.3 % wrong; a round has two)."""
 USUAL: Final = 0.005
 """Relative noise that is usual, with the weight of `USUAL_SAMPLES`."""
 USUAL_SAMPLES: Final = 4
@@ -45,14 +45,14 @@ class Estimate(msgspec.Struct, frozen=True, gc=False):
     error_us: float
     """Standard error; of the difference of two, hypot of theirs."""
     samples: int
-    """Timed bursts behind it; 0 if there is only the first launch."""
+    """Rounds behind it; 0 if there is only the first launch."""
 
 
 def estimates(rounds: Rounds, launches: Mapping[int, float]) -> dict[int, Estimate]:
     """An estimate for each rank that ran.
 
     Args:
-        rounds: the time of one run by rank, for each round that counts.
+        rounds: the time of one run by rank, the mean of its two bursts, for each round that counts.
         launches: the time of the first launch by rank; the estimate of who was never timed.
     """
     found = {rank: Estimate(us, LAUNCH_ERROR * us, 0) for rank, us in launches.items()}
@@ -98,7 +98,7 @@ def _levelled(rounds: Rounds, levels: Sequence[float]) -> dict[int, list[float]]
 
 
 def _noise(levelled: Mapping[int, Sequence[float]], centre: Mapping[int, float]) -> dict[int, float]:
-    """The relative noise of one burst, for each rank."""
+    """The relative noise of one round, for each rank."""
     squares = {
         rank: [(us / centre[rank] - 1) ** 2 for us in times] for rank, times in levelled.items() if len(times) > 1
     }

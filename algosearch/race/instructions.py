@@ -32,8 +32,11 @@ class Time(msgspec.Struct, frozen=True):
     """One round, to be run without a gap. Outcome: `Burst` or `Failure` for each burst. For the lane."""
 
     bursts: tuple[tuple[int, int], ...]
-    """(rank, repeats), in the order in which to run them. A rank may come twice."""
+    """(rank, repeats), in the order in which to run them: there and back, so that every rank comes twice, and at the
+    same time on average. A clock that changes evenly then changes no comparison."""
     limit_us: float
+    final: bool = False
+    """True in the finals."""
 
 
 class Check(msgspec.Struct, frozen=True):

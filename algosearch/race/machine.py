@@ -4,13 +4,13 @@ What it promises: for every policy that `Policy.pick` takes its trials to cover,
 window of the best candidate looked at, as far as three standard errors can promise.
 
 Phases, in order, each entered again whenever there is work for it: build → launch → coarse rounds → check → look
-further → final rounds → finished. Which one it is, is worked out from the standings before each instruction; no decision
-is stored.
+further → final rounds → finished. Which one it is, is worked out from the standings before each instruction; no
+decision is stored.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import ceil, isfinite
 from typing import TypeVar
 
@@ -89,8 +89,8 @@ class Race:
                 self._take_built(ranks, _each(outcome, len(ranks), Built))
             case Launch(ranks):
                 self._take_launched(ranks, _each(outcome, len(ranks), Burst))
-            case Time(bursts):
-                self._take_round(bursts, _each(outcome, len(bursts), Burst))
+            case Time(bursts) as round_:
+                self._take_round(round_, _each(outcome, len(bursts), Burst))
             case Check(rank):
                 if outcome is not None and not isinstance(outcome, Failure):
                     raise ValueError(f"a check ends with a Failure or None, not {outcome!r}")
@@ -131,12 +131,12 @@ class Race:
                 standings.launch_us[rank] = outcome.time_us
                 standings.timing[rank] = outcome.timing
 
-    def _take_round(self, bursts: Sequence[tuple[int, int]], outcomes: Sequence[Burst | Failure]) -> None:
+    def _take_round(self, round_: Time, outcomes: Sequence[Burst | Failure]) -> None:
         """Keep the bursts that count. A disturbed one, or a whole final round with drift in it, is thrown away and run
         again, until too many were: then they are taken as they are, for the device is not going to be quieter."""
         standings, patient = self._standings, self._discards < self._rules.most_discards
         times: dict[int, list[float]] = {}
-        for (rank, _), outcome in zip(bursts, outcomes, strict=True):
+        for (rank, _), outcome in zip(round_.bursts, outcomes, strict=True):
             if isinstance(outcome, Failure):
                 standings.failures.setdefault(rank, outcome)
             elif not _is_time(outcome.time_us):
@@ -148,21 +148,23 @@ class Race:
             else:
                 times.setdefault(rank, []).append(outcome.time_us)
                 standings.timing[rank] = outcome.timing
-        if _is_final(bursts):
+        if round_.final:
             self._final_us += sum(
                 b.time_us * b.repeats for b in outcomes if isinstance(b, Burst) and _is_time(b.time_us)
             )
-            if patient and self._drifted(bursts[0][0], times.get(bursts[0][0], [])):
+            if patient and self._drifted(round_.bursts[0][0], times):
                 self._discards += 1
                 return
             self._final_rounds += 1
-        if times:
-            standings.rounds.append({rank: sum(each) / len(each) for rank, each in times.items()})
+        # One burst of two is not the same time on average as the others have; nor does one candidate tell of a level.
+        whole = {rank: sum(each) / 2 for rank, each in times.items() if len(each) == 2}
+        if len(whole) > 1 or len(round_.bursts) == 2 or not patient:
+            standings.rounds.append(whole or {rank: each[0] for rank, each in times.items()})
 
-    def _drifted(self, reference: int, times: Sequence[float]) -> bool:
-        if len(times) < 2:
+    def _drifted(self, reference: int, times: Mapping[int, Sequence[float]]) -> bool:
+        if len(times.get(reference, ())) < 2:
             return False
-        first, last = times
+        first, last = times[reference]
         return abs(last - first) / min(first, last) > max(self._rules.drift, 4 * self._standings.noise(reference))
 
     def _take_listing(self, outcome: Outcome) -> None:
@@ -222,7 +224,7 @@ class Race:
             wanted = [anchor, *(rank for rank in wanted if rank != anchor)]
         turn = len(standings.rounds) % len(wanted)
         order = wanted[turn:] + wanted[:turn]
-        return Time(tuple((rank, self._repeats(rank, self._rules.coarse_us)) for rank in order), standings.limit_us())
+        return Time(self._there_and_back(order, self._rules.coarse_us), standings.limit_us())
 
     def _check(self) -> Check | None:
         """The fastest first: it is the one that the others would be dropped for."""
@@ -252,7 +254,7 @@ class Race:
         return rest[: len(self._looked)] or wider
 
     def _final(self) -> Time | None:
-        """A round of those between whom an asked policy is undecided, the reference first and last; None if done."""
+        """A round of those between whom an asked policy is undecided, the leader first and last; None if done."""
         rules, done = self._rules, self._final_rounds
         next_us = self._final_us * (1 + 1 / max(done, 1))
         budget_us = rules.final_budget_us * (1 if done >= rules.least_rounds else 2)
@@ -263,8 +265,8 @@ class Race:
         if not others:
             return None
         turn = done % len(others)
-        order = [leader, *others[turn:], *others[:turn], leader]
-        return Time(tuple((rank, self._repeats(rank, rules.burst_us)) for rank in order), self._standings.limit_us())
+        order = [leader, *others[turn:], *others[:turn]]
+        return Time(self._there_and_back(order, rules.burst_us), self._standings.limit_us(), final=True)
 
     def _admitted(self) -> list[int]:
         return self._standings.admitted()
@@ -273,9 +275,12 @@ class Race:
         self._wave = len(self._looked)
         self._looked.extend(rank for rank in ranks if rank not in self._looked)
 
-    def _repeats(self, rank: int, burst_us: float) -> int:
+    def _there_and_back(self, order: Sequence[int], burst_us: float) -> tuple[tuple[int, int], ...]:
         most = self._rules.most_repeats
-        return max(1, min(most, ceil(min(most, burst_us / max(self._standings.time_us(rank), 1e-6)))))
+        bursts = tuple(
+            (rank, max(1, ceil(min(most, burst_us / max(self._standings.time_us(rank), 1e-6))))) for rank in order
+        )
+        return bursts + bursts[::-1]
 
     def _describe(self, instruction: Instruction) -> str:
         match instruction:
@@ -285,18 +290,12 @@ class Race:
                 return "listing more candidates"
             case Launch(ranks):
                 return f"first run of {self.candidates[ranks[0]].algorithm}"
-            case Time(bursts):
-                kind = "finals" if _is_final(bursts) else "timing"
-                return f"{kind} of {len({rank for rank, _ in bursts})} candidates"
+            case Time(bursts, final=final):
+                return f"{'finals' if final else 'timing'} of {len(bursts) // 2} candidates"
             case Check(rank):
                 return f"checking {self.candidates[rank].algorithm}"
             case Finished():
                 return "done"
-
-
-def _is_final(bursts: Sequence[tuple[int, int]]) -> bool:
-    """A final round, and no other, begins and ends with its reference."""
-    return len(bursts) > 2 and bursts[0][0] == bursts[-1][0]
 
 
 def _each(outcome: Outcome, asked: int, good: type[Good]) -> tuple[Good | Failure, ...]:

@@ -8,15 +8,15 @@ import msgspec
 class RaceRules(msgspec.Struct, frozen=True, kw_only=True):
     """How much to run before a difference is believed. The defaults are those of the measurements on an H200."""
 
-    coarse_rounds: int = 7
-    """Rounds for all that could still win something: the first one and up to six more."""
+    coarse_rounds: int = 4
+    """Rounds, of two bursts each, for all that could still win something."""
     worth_it: float = 3.0
     """A candidate is run again only while another is within this factor of it."""
     finalist: float = 0.06
     """Relative lag behind the fastest for a policy that was asked, up to which it comes to the finals."""
-    least_rounds: int = 5
+    least_rounds: int = 3
     """Final rounds before anything is decided; with fewer, an error estimate is a guess."""
-    most_rounds: int = 64
+    most_rounds: int = 32
     """Final rounds at most: the error falls with the square root, and nobody waits for ever."""
     final_budget_us: float = 400_000.0
     """Running time of the finals at most; twice that if `least_rounds` would not fit."""
@@ -27,7 +27,7 @@ class RaceRules(msgspec.Struct, frozen=True, kw_only=True):
     most_repeats: int = 64
     """Runs in a burst at most."""
     drift: float = 0.01
-    """The reference runs first and last in a final round; if its two times differ by more, the round does not count."""
+    """The leader runs first and last in a final round; if its two times differ by more, the round does not count."""
     most_discards: int = 12
     """Bursts or rounds thrown away before disturbed ones are taken as they are."""
     clearly: float = 4.0

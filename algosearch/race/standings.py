@@ -88,7 +88,7 @@ class Standings:
         return self.estimates()[rank].time_us
 
     def noise(self, rank: int) -> float:
-        """The relative scatter of one burst."""
+        """The relative scatter of one round."""
         estimate = self.estimates()[rank]
         return float(estimate.error_us * max(estimate.samples, 1) ** 0.5 / estimate.time_us)
 

@@ -223,7 +223,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True, gc=Fals
 
 
 def _require_a_look(search: Search, rules: list[Rule | None]) -> None:
-    """Raises NotCovered unless the first `LOOK_AT` admitted candidates were looked at. `rules` in the library's order."""
+    """Raises NotCovered unless the first `LOOK_AT` that are admitted were looked at; `rules` in the library's order."""
     looked_at = 0
     for rule in rules:
         if rule is None or rule == "screened":

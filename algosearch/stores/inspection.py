@@ -281,8 +281,8 @@ def set_aside(file: Path) -> Path:
 def salvage(file: Path) -> Iterator[tuple[str, bytes]]:
     """What can still be read of a damaged file: (key, value) of each row of the shape that we write.
 
-    Row by row by number, so that a bad page costs the rows on it and no other; nothing of a file whose schema or settings
-    are not ours. What comes is as little trusted as ever.
+    Row by row by number, so that a bad page costs the rows on it and no other; nothing of a file whose schema or
+    settings are not ours. What comes is as little trusted as ever.
     """
     if not _is_plain(file):
         return

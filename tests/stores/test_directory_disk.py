@@ -83,14 +83,14 @@ async def test_what_cannot_be_written_is_read(nobodys: DirectoryHome, directory_
     assert in_child(nobodys.path, 5) == READ_ONLY
 
 
-async def test_what_was_being_written_when_it_became_read_only_is_read(nobodys: DirectoryHome) -> None:
+async def test_what_a_killed_writer_left_is_read_where_nothing_can_be_written(nobodys: DirectoryHome) -> None:
     async with nobodys.opened() as store:
         for n in range(5):
             await store.commit(some_record(n, trials=12), after=0)
-        left = [path for path in nobodys.path.iterdir() if path.name != "lock"]
-        copies = [(path.name, path.read_bytes()) for path in left]
-    for name, content in copies:
-        (nobodys.path / name).write_bytes(content)
+        left = {path: path.read_bytes() for path in nobodys.path.iterdir()}
+    assert {path.name for path in left} == {"cache.db", "cache.db-wal", "cache.db-shm", "lock"}
+    for path, content in left.items():
+        path.write_bytes(content)
     give(nobodys, directory_mode=0o500, file_mode=0o400)
     assert in_child(nobodys.path, 5)["read"] == 5
 
