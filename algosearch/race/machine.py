@@ -56,6 +56,7 @@ class Race:
         self._checked: set[int] = set()
         self._final_rounds = 0
         self._final_us = 0.0
+        self._bursts = 0
         self._discards = 0
         self._look(range(len(listing.candidates)) if mode == "exhaustive" else self._admitted()[: listing.look_at])
 
@@ -134,7 +135,8 @@ class Race:
     def _take_round(self, round_: Time, outcomes: Sequence[Burst | Failure]) -> None:
         """Keep the bursts that count. A disturbed one, or a whole final round with drift in it, is thrown away and run
         again, until too many were: then they are taken as they are, for the device is not going to be quieter."""
-        standings, patient = self._standings, self._discards < self._rules.most_discards
+        standings, patient = self._standings, self._is_patient()
+        self._bursts += len(round_.bursts)
         times: dict[int, list[float]] = {}
         for (rank, _), outcome in zip(round_.bursts, outcomes, strict=True):
             if isinstance(outcome, Failure):
@@ -160,6 +162,9 @@ class Race:
         whole = {rank: sum(each) / 2 for rank, each in times.items() if len(each) == 2}
         if len(whole) > 1 or len(round_.bursts) == 2 or not patient:
             standings.rounds.append(whole or {rank: each[0] for rank, each in times.items()})
+
+    def _is_patient(self) -> bool:
+        return self._discards < max(self._rules.most_discards, self._rules.disturbed_share * self._bursts)
 
     def _drifted(self, reference: int, times: Mapping[int, Sequence[float]]) -> bool:
         if len(times.get(reference, ())) < 2:

@@ -29,7 +29,9 @@ class RaceRules(msgspec.Struct, frozen=True, kw_only=True):
     drift: float = 0.01
     """The leader runs first and last in a final round; if its two times differ by more, the round does not count."""
     most_discards: int = 12
-    """Bursts or rounds thrown away before disturbed ones are taken as they are."""
+    """So many bursts or rounds may be thrown away, or else this share of all bursts, before disturbed ones are taken
+    as they are: the device is not going to be quieter."""
+    disturbed_share: float = 0.25
     clearly: float = 4.0
     """Standard errors by which a candidate must be faster to drop another. More than the three that `Policy.pick` asks
     of what was dropped, so that rounding cannot come between the two."""
