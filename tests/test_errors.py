@@ -146,14 +146,14 @@ def test_many_waiters_do_not_grow_the_traceback(error: AlgosearchError) -> None:
 
 
 def test_again_without_a_cause_keeps_the_context_visible() -> None:
-    stored = RequestWithdrawn("p")
-    with pytest.raises(RequestWithdrawn) as caught:
+    try:
         try:
             raise KeyError("while handling this")
         except KeyError:
-            raise stored.again()  # noqa: B904
-    assert isinstance(caught.value.__context__, KeyError)
-    assert not caught.value.__suppress_context__
+            raise RequestWithdrawn("p").again()  # noqa: B904
+    except RequestWithdrawn as caught:
+        shown = "".join(traceback.format_exception(caught))
+    assert "while handling this" in shown
 
 
 @EACH
@@ -192,7 +192,7 @@ class _Mute:
         raise RuntimeError("no")
 
 
-@pytest.mark.parametrize("value", [10**5000, "x" * 10_000, list(range(10_000)), _Mute()])
+@pytest.mark.parametrize("value", [10**5000, "x" * 10_000, list(range(10_000)), _Mute()], ids=type)
 def test_no_value_breaks_or_floods_a_message(value: Any) -> None:
     for error in (InvalidOp("field", value, "the rule"), InvalidSetting("NAME", value, "the rule")):
         text = str(error)

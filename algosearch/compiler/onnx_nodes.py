@@ -9,14 +9,14 @@ describes it; it is listed and the rest is read) and `Contradiction` (the model 
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple, cast
+from typing import Final, NamedTuple, TypedDict, cast
 
 import onnx
 
 from algosearch.compiler.model import ReadOptions
 from algosearch.compiler.onnx_shapes import Scope, Tensor
 from algosearch.errors import InvalidOp
-from algosearch.ops import AccumulateType, BatchNormOp, ConvOp, ElementType, NormType, Op, ParameterType, Phase, Shape
+from algosearch.ops import AccumulateType, BatchNormOp, ConvOp, ElementType, Layout, Op, Phase, Shape
 
 READ_KINDS: Final = frozenset(("Conv", "ConvTranspose", "BatchNormalization"))
 OTHER_KINDS: Final = frozenset(
@@ -275,15 +275,29 @@ def _element_type(site: Site, options: ReadOptions, indices: tuple[int, ...]) ->
     raise Unusable("its element type is unknown")
 
 
-def _types_and_layouts(site: Site, options: ReadOptions) -> dict[str, str]:
+class _Common(TypedDict):
+    input_type: ElementType
+    filter_type: ElementType
+    output_type: ElementType
+    accumulate_type: AccumulateType
+    input_layout: Layout
+    filter_layout: Layout
+    output_layout: Layout
+
+
+def _types_and_layouts(site: Site, options: ReadOptions) -> _Common:
     data_type = _element_type(site, options, (0, 1))
     accumulates: dict[str, AccumulateType] = {"float64": "float64", "int8": "int32"}
     layout = options.layout or "channels_first"
-    return {
-        **dict.fromkeys(("input_type", "filter_type", "output_type"), data_type),
-        "accumulate_type": accumulates.get(data_type, "float32"),
-        **dict.fromkeys(("input_layout", "filter_layout", "output_layout"), layout),
-    }
+    return _Common(
+        input_type=data_type,
+        filter_type=data_type,
+        output_type=data_type,
+        accumulate_type=accumulates.get(data_type, "float32"),
+        input_layout=layout,
+        filter_layout=layout,
+        output_layout=layout,
+    )
 
 
 def _batch_norm(site: Site, options: ReadOptions) -> tuple[BatchNormOp, str | None]:
@@ -296,21 +310,22 @@ def _batch_norm(site: Site, options: ReadOptions) -> tuple[BatchNormOp, str | No
     # Before opset 9, spatial=0 asked for statistics of each activation; exporters wrote it beside per-channel
     # parameters all the same, and those are what the model was trained with.
     asked = "per_activation" if site.opset < 9 and site.integer("spatial", 1) == 0 else "per_channel"
+    fitting = {"per_channel": shape[1:2], "per_activation": shape[1:]}
     scale = site.tensor(1).shape
     remark = None
-    if scale is not None and scale != (shape[1:] if asked == "per_activation" else shape[1:2]):
-        if asked == "per_channel" or scale != shape[1:2]:
+    if scale is not None and None not in scale and scale != fitting[asked]:
+        if scale not in fitting.values():
             raise Contradiction(f"has data of shape {shape} and a scale of shape {scale}")
+        remark = f"contradiction: {asked} statistics beside a scale of shape {scale}; read as per_channel"
         asked = "per_channel"
-        remark = f"contradiction: spatial=0 beside a scale of shape {scale}; read as per-channel"
     try:
         op = BatchNormOp(
             shape=shape,
             phase=_phase(site),
             statistics="per_activation" if asked == "per_activation" else "per_channel",
             layout=options.layout or "channels_first",
-            data_type=cast("NormType", data_type),
-            parameter_type=cast("ParameterType", "float64" if data_type == "float64" else "float32"),
+            data_type=data_type,
+            parameter_type="float64" if data_type == "float64" else "float32",
         )
     except InvalidOp as error:
         raise Contradiction(str(error)) from None

@@ -56,7 +56,9 @@ class Scope:
         self._outer = outer
         self._tensors: dict[str, Tensor] = {}
         for value in (*graph.input, *graph.value_info, *graph.output):
-            self._tensors[value.name] = _declared(value.type)
+            known = _declared(value.type)
+            if known.shape is not None or value.name not in self._tensors:  # an output is in value_info as well
+                self._tensors[value.name] = known
         for initializer in graph.initializer:
             self._tensors[initializer.name] = Tensor(initializer.data_type, tuple(initializer.dims))
         for sparse in graph.sparse_initializer:
@@ -89,9 +91,8 @@ class OpenDimension(NamedTuple):
 
 def weight_names(graph: onnx.GraphProto) -> frozenset[str]:
     """Values that some convolution takes as its filter."""
-    return frozenset(
-        node.input[1] for each in bodies(graph) for node in each.node if node.op_type in _CONVOLUTIONS and node.input[1:]
-    )
+    nodes = (node for each in bodies(graph) for node in each.node)
+    return frozenset(node.input[1] for node in nodes if node.op_type in _CONVOLUTIONS and len(node.input) > 1)
 
 
 def bodies(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:

@@ -54,12 +54,12 @@ class Worker:
         self.device = device
         self._backend = backend
         self._session: Session | None = None
-        self._closing = False
+        self._closing = threading.Event()
         self._prepare = PinnedThread(f"algosearch-prepare-{device.name}")
         self._lane = PinnedThread(f"algosearch-lane-{device.name}")
 
     def __repr__(self) -> str:
-        state = "closing" if self._closing else "open" if self._session else "not open"
+        state = "closing" if self._closing.is_set() else "open" if self._session else "not open"
         return f"<Worker {self.device.name} {state}>"
 
     @property
@@ -80,7 +80,7 @@ class Worker:
         return self.session.environment
 
     def _open(self) -> None:
-        if not self._closing:
+        if not self._closing.is_set():
             self._session = self._backend.open(self.device)
 
     async def enumerate(self, op: Op, width: int | None) -> Listing:
@@ -109,7 +109,8 @@ class Worker:
 
         Cancellation: the search stops between two instructions; its plans are destroyed.
         """
-        trip = _Trip(self.session, op, Race(listing, policies=tuple(policies), mode=mode), on_trying)
+        race = Race(listing, policies=tuple(policies), mode=mode)
+        trip = _Trip(self.session, op, race, on_trying, self._closing)
         try:
             while True:
                 instruction = await self._prepare.run(trip.prepare)
@@ -122,8 +123,6 @@ class Worker:
             self._lane.post(lambda: trip.destroy() if self._session is not None else None)
 
     def _in_lane(self, trip: _Trip) -> Instruction:
-        if self._closing:
-            trip.stopped.set()
         with lane_of(self.device.identity):
             return trip.run_lane()
 
@@ -133,9 +132,9 @@ class Worker:
         Waits a second for calls under way, then leaves their daemon threads to themselves. Harmless if called twice.
         Must be shielded by the caller: it is short.
         """
-        if self._closing:
+        if self._closing.is_set():
             return
-        self._closing = True
+        self._closing.set()
         closed = threading.Event()
 
         def close() -> None:
@@ -163,13 +162,17 @@ class Worker:
 class _Trip:
     """One key's way through the two threads. Only one of them touches it at a time."""
 
-    def __init__(self, session: Session, op: Op, race: Race, on_trying: Callable[[str], None]) -> None:
+    def __init__(
+        self, session: Session, op: Op, race: Race, on_trying: Callable[[str], None], closing: threading.Event
+    ) -> None:
         self.stopped = threading.Event()
+        """Set when whoever asked for the search has gone."""
         self.seconds = 0.0
         self._session = session
         self._op = op
         self._race = race
         self._on_trying = on_trying
+        self._closing = closing
         self._plans: dict[int, int] = {}
         """Plan numbers by rank."""
 
@@ -217,23 +220,24 @@ class _Trip:
         except Exception:
             logger.exception("destroying plans failed")
 
-    def _next(self) -> Instruction:
-        if self.stopped.is_set():
+    def _check_wanted(self) -> None:
+        if self.stopped.is_set() or self._closing.is_set():
             raise SearchStopped
+
+    def _next(self) -> Instruction:
+        self._check_wanted()
         self._on_trying(self._race.trying)
         return self._race.next()
 
     def _build(self, rank: int) -> Built | Failure:
-        if self.stopped.is_set():
-            raise SearchStopped
+        self._check_wanted()
         built = self._session.build(self._op, self._race.candidates[rank])
         if isinstance(built, Built):
             self._plans[rank] = built.plan
         return built
 
     def _launch(self, rank: int, limit_us: float | None) -> Burst | Failure:
-        if self.stopped.is_set():
-            raise SearchStopped
+        self._check_wanted()
         return self._session.launch(self._plans[rank], limit_us)
 
     def _load(self) -> Instruction:

@@ -40,7 +40,9 @@ class GatedBackend:
     def __init__(self, inner: Backend) -> None:
         self.name = inner.name
         self._inner = inner
-        self.gates = {call: Gate() for call in ("open", "enumerate", "build", "load", "launch", "time", "check")}
+        self.gates = {
+            call: Gate() for call in ("open", "enumerate", "build", "load", "launch", "time", "check", "unload")
+        }
         self.before: Callable[[str, Any], None] = lambda call, subject: None
 
     def devices(self) -> tuple[Device, ...]:
@@ -86,6 +88,7 @@ class _GatedSession:
         return self._inner.check(plan, against)
 
     def unload(self) -> None:
+        self._backend.come("unload", None)
         self._inner.unload()
 
     def destroy(self, plans: Sequence[int]) -> None:

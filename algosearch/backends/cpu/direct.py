@@ -21,7 +21,7 @@ import msgspec
 import numpy as np
 
 from algosearch.backends.cpu.arena import Arena, Array, Region, Run
-from algosearch.backends.cpu.kernel import Cost, Tensors, compute_type, contract, store
+from algosearch.backends.cpu.kernel import Cost, Tensors, compute_type, contract, product_flops, store
 from algosearch.backends.cpu.window import Overlap, Window, filters_of, grouped, overlap
 from algosearch.ops import ELEMENT_BYTES, ConvOp, Layout, Shape
 
@@ -83,9 +83,11 @@ class Direct:
                 pieces += prod(region.shape) / (row if layout == "channels_first" else per_group * window.groups)
         rearranged = 0 if self._filter is None else prod(self._filter.shape)
         return Cost(
-            flops=op.flops * phases.wide / window.positions,
+            flops=product_flops(
+                op.flops * phases.wide / window.positions, window.filters, window.channels, phases.span
+            ),
             moved_bytes=ELEMENT_BYTES[self._computed] * ((sums + copies) * window.batch + 2 * rearranged),
-            pieces=pieces * window.batch + rearranged / 4,
+            pieces=pieces * window.batch + rearranged / 16,
             calls=window.batch * (2 * window.tap_count + 4),
         )
 

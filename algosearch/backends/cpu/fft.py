@@ -32,7 +32,7 @@ SPECTRA_LIMIT: Final = 64
 channels: each filter is blown up to the image's size), and hopelessly slow."""
 
 _COMPLEX: Final = {"float32": "complex64", "float64": "complex128"}
-_BYTES_A_POINT: Final = 16.0
+_BYTES_A_POINT: Final = 32.0
 """What transforming a point costs, as if it were moved."""
 
 

@@ -19,7 +19,7 @@ from typing import Final
 import numpy as np
 
 from algosearch.backends.cpu.arena import Arena, Array, Region, Run
-from algosearch.backends.cpu.kernel import Cost, Tensors, compute_type, contract, store
+from algosearch.backends.cpu.kernel import Cost, Tensors, compute_type, contract, product_flops, store
 from algosearch.backends.cpu.window import Window, grouped, overlap, stacked, unstacked
 from algosearch.ops import ELEMENT_BYTES, ConvOp, Layout, Shape
 
@@ -51,13 +51,17 @@ class Im2col:
         if op.direction == "backward_data" and converted and not self._columns.is_tensor:
             self._result = arena.take((input_size,), computed)
         self.workspace_bytes = arena.total_bytes
-        element_bytes = ELEMENT_BYTES[computed]
+        self.cost = self._cost(op, ELEMENT_BYTES[computed], 2 * filter_size if converted else 0)
+
+    def _cost(self, op: ConvOp, element_bytes: int, converted: int) -> Cost:
+        window = self._window
         copied = self._columns.size * self._chunks
-        self.cost = Cost(
-            flops=op.flops,
-            moved_bytes=element_bytes * (2 * copied + (2 * filter_size if converted else 0))
-            + element_bytes * 2 * self._output.size * self._chunks,
-            pieces=copied / self._columns.run,
+        passes, slower = (3, 4) if op.direction == "backward_data" else (2, 1)
+        rows, points = window.channels * window.tap_count, window.batch * window.positions // self._chunks
+        return Cost(
+            flops=product_flops(op.flops, window.filters, rows, points),
+            moved_bytes=element_bytes * (passes * copied + 2 * self._output.size * self._chunks + converted),
+            pieces=slower * copied / self._columns.run,
             calls=self._chunks * (window.tap_count * (copied > 0) + 2),
         )
 

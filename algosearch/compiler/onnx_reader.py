@@ -1,0 +1,241 @@
+"""`read_onnx`: an ONNX file to the ops of its forward graph.
+
+Reading is: parse, check that it is a model, make it ready for inference, infer once, walk the nodes. Guarantees:
+
+- No external data is ever opened: the shapes of weights are in the model itself.
+- Nothing but the errors named below leaves this module, whatever the file holds. A file cut short is refused, unless
+  the cut falls behind the graph and the opsets, where nothing of it is needed.
+- Nodes stand in the graph's own order, those of a body (If, Loop, Scan) where the node that has the body stands.
+- One inference and a walk whose length is that of the graph.
+
+A node inside a model-local function is reported as skipped. Rejected: inlining functions here, since a small file may
+stand for an unlimited number of nodes; `onnx.inliner` does it for whoever trusts the model.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from pathlib import Path
+from typing import Final, NamedTuple, cast
+
+import onnx
+import onnx.checker
+import onnx.shape_inference
+from google.protobuf.message import Error as ProtobufError
+
+from algosearch.compiler.model import Model, Node, ReadOptions, Skipped
+from algosearch.compiler.onnx_nodes import OTHER_KINDS, READ_KINDS, Contradiction, Site, Unresolved, Unusable, read_node
+from algosearch.compiler.onnx_shapes import Scope, open_dimensions, prepare, runtime_inputs, subgraphs
+from algosearch.errors import UnknownDimension, UnreadableModel
+from algosearch.ops import Shape
+
+__all__ = ("read_onnx",)
+
+_LARGEST_BYTES: Final = 2**31 - 1
+"""What one protobuf message may have; a larger file is not one."""
+_STANDARD: Final = ("", "ai.onnx")
+_STARTS: Final = (
+    (b"version https://git-lfs", "a Git LFS pointer, not the file itself; fetch it with `git lfs pull`"),
+    (b"\x89PNG", "a PNG image, not an ONNX model"),
+    (b"PK\x03\x04", "a ZIP archive, not an ONNX model"),
+    (b"<", "looks like a web page, not an ONNX model"),
+)
+
+
+def read_onnx(path: Path, options: ReadOptions) -> Model:
+    """The ops of an ONNX file's forward graph, of the standard's `Conv`, `ConvTranspose` and `BatchNormalization`.
+
+    `options.training` is not looked at: the caller adds the ops of a training step.
+
+    Raises:
+        UnreadableModel: not a model, cut short, or a node that contradicts itself; with the reason.
+        UnknownDimension: some op's size depends on dimensions of inputs that are open; with the flags that set them.
+        InvalidSetting: `options` has a size below 1.
+        OSError: the file cannot be read.
+    """
+    source = str(path)
+    try:
+        model = _parse(source, path)
+        _check_functions(source, model)
+        runtime = frozenset(value.name for value in runtime_inputs(model.graph))
+        prepare(model, options.batch, dict(options.dimensions))
+        return _Walk(source, _infer(source, model), options, runtime).read()
+    except (ProtobufError, UnicodeError, RecursionError) as error:
+        raise UnreadableModel(source, f"not an ONNX model, or cut short: {type(error).__name__}") from error
+
+
+def _parse(source: str, path: Path) -> onnx.ModelProto:
+    with path.open("rb") as file:
+        data = file.read(_LARGEST_BYTES + 1)
+    if not data:
+        raise UnreadableModel(source, "empty, not an ONNX model")
+    if len(data) > _LARGEST_BYTES:
+        raise UnreadableModel(source, "larger than 2 GiB, the most that a model without external data may have")
+    for start, reason in _STARTS:
+        if data.startswith(start):
+            raise UnreadableModel(source, reason)
+    model = onnx.ModelProto()
+    model.ParseFromString(data)
+    if model.ir_version < 1 or not model.HasField("graph"):
+        raise UnreadableModel(source, "not an ONNX model: it has no graph")
+    if model.ir_version >= 3 and not model.opset_import:
+        raise UnreadableModel(source, "cut short, or not an ONNX model: it names no opset")
+    return model
+
+
+def _check_functions(source: str, model: onnx.ModelProto) -> None:
+    """Refuse functions that inference would never come to the end of."""
+    called = {(each.domain, each.name): [(node.domain, node.op_type) for node in each.node] for each in model.functions}
+    sizes: dict[tuple[str, str], int] = {}
+    for first in called:
+        waiting = [first]
+        begun: set[tuple[str, str]] = set()
+        while waiting:
+            current = waiting[-1]
+            inner = [callee for callee in called[current] if callee in called and callee not in sizes]
+            if current in sizes or not inner:
+                sizes[current] = sum(sizes.get(callee, 1) for callee in called[current])
+                waiting.pop()
+            elif current in begun:
+                raise UnreadableModel(source, f"function {current[1]!r} calls itself")
+            else:
+                begun.add(current)
+                waiting.extend(inner)
+    if sum(sizes.values()) > 1_000_000:
+        raise UnreadableModel(source, "its functions stand for more than a million nodes")
+
+
+def _infer(source: str, model: onnx.ModelProto) -> onnx.ModelProto:
+    try:
+        return onnx.shape_inference.infer_shapes(model, check_type=False, strict_mode=False, data_prop=True)
+    except (
+        onnx.shape_inference.InferenceError,
+        onnx.checker.ValidationError,
+        RuntimeError,
+        ValueError,
+        TypeError,
+    ) as error:
+        first_line = str(error).strip().partition("\n")[0]
+        raise UnreadableModel(source, f"the shapes of its values cannot be inferred: {first_line[:200]}") from error
+
+
+class _Open(NamedTuple):
+    """A node that lacks a size, and where to look for the reason."""
+
+    skipped: Skipped
+    tensor: str
+
+
+class _Walk:
+    """One pass over the nodes of a model, which collects."""
+
+    def __init__(self, source: str, model: onnx.ModelProto, options: ReadOptions, runtime: frozenset[str]) -> None:
+        self._source = source
+        self._graph = model.graph
+        self._options = options
+        self._runtime = runtime
+        self._opset = next((each.version for each in model.opset_import if each.domain in _STANDARD), 1)
+        self._functions = {(each.domain, each.name): each for each in model.functions}
+        self._with_kinds: dict[tuple[str, str], bool] = {}
+        self._nodes: list[Node] = []
+        self._skipped: list[Skipped] = []
+        self._open: list[_Open] = []
+        self._made_from: dict[str, tuple[str, ...]] = {}
+
+    def read(self) -> Model:
+        self._visit_graph(self._graph, Scope(self._graph), prefix="")
+        if self._open:
+            self._settle_open()
+        return Model(source=self._source, nodes=tuple(self._nodes), skipped=tuple(self._skipped))
+
+    def _visit_graph(self, graph: onnx.GraphProto, scope: Scope, *, prefix: str) -> set[str]:
+        """Read the nodes of a graph; returns every name that they take."""
+        taken: set[str] = set()
+        for index, node in enumerate(graph.node):
+            name = prefix + (node.name or f"{node.op_type}[{index}]")
+            self._visit_node(node, scope, name)
+            inputs = {each for each in node.input if each}
+            for attribute, body in subgraphs(node):
+                # A body's own inputs come from the node's, in an order that depends on its kind.
+                self._made_from.update((value.name, tuple(node.input)) for value in body.input)
+                inputs |= self._visit_graph(body, Scope(body, scope), prefix=f"{name}/{attribute}/")
+            made_from = tuple(inputs)
+            self._made_from.update((output, made_from) for output in node.output if output)
+            taken |= inputs
+        return taken
+
+    def _visit_node(self, node: onnx.NodeProto, scope: Scope, name: str) -> None:
+        kind = node.op_type
+        if kind == "Reshape" and node.domain in _STANDARD:
+            self._check_reshape(node, scope, name)
+        if node.domain not in _STANDARD or kind not in READ_KINDS:
+            reason = self._why_not(node)
+            if reason:
+                self._skipped.append(Skipped(name=name, kind=kind, reason=reason))
+            return
+        try:
+            op, remark = read_node(Site(node, scope, self._opset), self._options)
+        except Unresolved as error:
+            reason = f"unresolved: the shape of {error.tensor!r} is not known"
+            self._open.append(_Open(Skipped(name=name, kind=kind, reason=reason), error.tensor))
+        except Unusable as error:
+            self._skipped.append(Skipped(name=name, kind=kind, reason=str(error)))
+        except Contradiction as error:
+            raise UnreadableModel(self._source, f"{kind} {name!r} {error}") from None
+        else:
+            # Nothing before a convolution of the graph's own input is trained.
+            trained = kind == "BatchNormalization" or node.input[0] not in self._runtime
+            self._nodes.append(Node(name=name, op=op, needs_input_gradient=trained))
+            if remark is not None:
+                self._skipped.append(Skipped(name=name, kind=kind, reason=remark))
+
+    def _check_reshape(self, node: onnx.NodeProto, scope: Scope, name: str) -> None:
+        """Refuse a constant shape that does not hold what is reshaped, as another batch than the model's own can make
+        it: everything behind it would be read with a batch that is not the caller's."""
+        if not (node.input and node.output):
+            return
+        before, after = scope.tensor(node.input[0]).shape, scope.tensor(node.output[0]).shape
+        if before is None or after is None or None in before or None in after:
+            return
+        if prod(cast("Shape", before)) != prod(cast("Shape", after)):
+            hint = "; the model fixes its batch there: leave out --batch" if self._options.batch is not None else ""
+            raise UnreadableModel(self._source, f"Reshape {name!r} cannot make {after} of {before}{hint}")
+
+    def _why_not(self, node: onnx.NodeProto) -> str | None:
+        """Why a node of another kind is not read, if somebody might expect that it is."""
+        if self._has_kinds((node.domain, node.op_type)):
+            return "a model-local function with a convolution or batch norm inside; inline it with onnx.inliner"
+        if node.op_type in OTHER_KINDS or node.op_type in READ_KINDS:
+            return f"no op describes this kind of domain {node.domain or 'ai.onnx'!r}"
+        return None
+
+    def _has_kinds(self, called: tuple[str, str]) -> bool:
+        """Whether a function has a node of ours in it, however deep. Functions are known not to call themselves."""
+        if called not in self._functions:
+            return False
+        if called not in self._with_kinds:
+            self._with_kinds[called] = any(
+                (inner.domain in _STANDARD and inner.op_type in READ_KINDS)
+                or self._has_kinds((inner.domain, inner.op_type))
+                for inner in self._functions[called].node
+            )
+        return self._with_kinds[called]
+
+    def _settle_open(self) -> None:
+        """Ask for the dimensions that the open nodes come from; those that come from none are left out.
+
+        Raises:
+            UnknownDimension: there are such dimensions.
+        """
+        reached: set[str] = set()
+        waiting = [each.tensor for each in self._open]
+        while waiting:
+            name = waiting.pop()
+            if name not in reached:
+                reached.add(name)
+                waiting.extend(self._made_from.get(name, ()))
+        dimensions = open_dimensions(self._graph, frozenset(reached))
+        if dimensions:
+            flags = tuple(dict.fromkeys(each.flag for each in dimensions))
+            raise UnknownDimension(self._source, tuple(each.name for each in dimensions), flags)
+        self._skipped.extend(each.skipped for each in self._open)
