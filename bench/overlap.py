@@ -45,8 +45,8 @@ async def search_all(devices: int, script: Script) -> tuple[float, float, float]
 def main() -> None:
     options = arguments(__doc__ or "").parse_args()
     scripts = {
-        "prepare_bound": Script(generated=Generated(prepare_us=20_000, build_us=3_000, time_us=50.0)),
-        "timing_bound": Script(generated=Generated(prepare_us=5_000, build_us=500, time_us=300.0)),
+        "prepare_bound": Script(generated=Generated(prepare_us=40_000, build_us=6_000, time_us=50.0)),
+        "timing_bound": Script(generated=Generated(prepare_us=40_000, build_us=4_000, time_us=3_000.0)),
     }
     figures: dict[str, float] = {}
     limits: dict[str, str] = {}

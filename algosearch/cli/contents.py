@@ -95,7 +95,7 @@ def contents_of(asked: str | None) -> Contents:
         InvalidSetting: it cannot be understood.
         StoreUnusable: it is there and cannot be read.
     """
-    location: str | Path | None = asked or Settings.read().store
+    location: str | Path | None = Settings.read().store if asked is None else asked
     if location is None:
         candidates = user_directories()
         location = next((path for path in candidates if path.exists()), candidates[0])

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import msgspec
 
 from algosearch.cli.contents import Entry
+from algosearch.compiler.jsonlines import parse_lines, read_lines
 from algosearch.errors import UnreadableModel
 from algosearch.ops import Op
 from algosearch.records import Environment, Key
@@ -92,18 +93,15 @@ def ops_of(asked: str) -> tuple[Op, ...]:
     Raises:
         UnreadableModel: it cannot be read, or is no op.
     """
-    if not asked.startswith("@"):
-        return (_op_of(asked, "--explain"),)
-    path = Path(asked[1:])
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UnreadableModel(str(path), f"cannot be read: {error}") from None
-    return tuple(_op_of(line, f"{path}, line {number}") for number, line in enumerate(lines, 1) if line.strip())
-
-
-def _op_of(text: str, source: str) -> Op:
-    try:
-        return msgspec.json.decode(text, type=Op)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise UnreadableModel(source, f"is not an op: {error}") from None
+    if asked.startswith("@"):
+        path = asked[1:]
+        try:
+            with open(path, "rb") as file:
+                nodes = read_lines(path, file)
+        except (OSError, ValueError) as error:
+            if isinstance(error, UnreadableModel):
+                raise
+            raise UnreadableModel(path, f"cannot be read: {error}") from None
+    else:
+        nodes = parse_lines("--explain", os.fsencode(asked))
+    return tuple(node.op for node in nodes)

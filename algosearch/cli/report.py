@@ -40,7 +40,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     operations: int
     """Convolution and batch-norm nodes read."""
     skipped: dict[str, int]
-    """Such nodes that are no op here, by reason."""
+    """Nodes that were left out, or not taken at their word, by kind and reason."""
     distinct: int
     """Different problems among them."""
     hits: int
@@ -91,7 +91,7 @@ def report_of(
     return Report(
         models=tuple(ModelRead(source=model.source, operations=model.operations) for model in models),
         operations=sum(model.operations for model in models),
-        skipped=dict(sum((Counter(model.skipped) for model in models), Counter())),
+        skipped=dict(Counter(f"{each.kind}: {each.reason}" for model in models for each in model.skipped)),
         distinct=len(answers),
         hits=sources["memory"] + sources["store"],
         searched=sources["search"],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from time import perf_counter
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final, TypeVar, get_args
 
 import typer
 
@@ -13,7 +13,7 @@ from algosearch.cli.stop import Stop
 from algosearch.cli.terminal import Terminal, write_json
 from algosearch.cli.verb import BY_SIGNAL, DONE, INCOMPLETE, OUT_OF_TIME
 from algosearch.errors import InvalidSetting
-from algosearch.ops import canonical
+from algosearch.ops import ElementType, Layout
 from algosearch.settings import mode_of
 
 if TYPE_CHECKING:
@@ -23,6 +23,11 @@ if TYPE_CHECKING:
     from algosearch.cli.report import Report
     from algosearch.compiler import Model, ReadOptions
     from algosearch.ops import Op
+
+Word = TypeVar("Word", bound=str)
+
+_ELEMENT_TYPES: Final[tuple[ElementType, ...]] = get_args(ElementType)
+_LAYOUTS: Final[tuple[Layout, ...]] = get_args(Layout)
 
 Models = Annotated[
     list[str],
@@ -35,8 +40,10 @@ Batch = Annotated[int | None, typer.Option(metavar="N", help="Size of the batch 
 Dims = Annotated[
     list[str] | None, typer.Option("--dim", metavar="NAME=N", help="Size of a dimension that the model leaves open.")
 ]
-Dtype = Annotated[str | None, typer.Option(metavar="T", help="Element type in place of the model's own: float16, ….")]
-Layout = Annotated[str | None, typer.Option(metavar="L", help="channels_first or channels_last.")]
+DtypeWord = Annotated[
+    str | None, typer.Option(metavar="T", help="Element type in place of the model's own: float16, ….")
+]
+LayoutWord = Annotated[str | None, typer.Option(metavar="L", help="channels_first or channels_last.")]
 Training = Annotated[bool, typer.Option("--training", help="Ask for the backward directions as well.")]
 Device = Annotated[
     str | None, typer.Option(metavar="D", help="A device (cpu:0) or a backend (cpu). [default: the best that is found]")
@@ -61,8 +68,8 @@ def warm(
     models: Models,
     batch: Batch = None,
     dim: Dims = None,
-    dtype: Dtype = None,
-    layout: Layout = None,
+    dtype: DtypeWord = None,
+    layout: LayoutWord = None,
     training: Training = False,
     device: Device = None,
     mode: Mode = None,
@@ -77,11 +84,10 @@ def warm(
     searched. Interrupted, it keeps what it has, and the same command goes on from there.
     """
     from algosearch.cli.report import report_of, summary_of
-    from algosearch.compiler import ReadOptions
 
     began = perf_counter()
     deadline = began + _seconds_of(budget)
-    options = ReadOptions(batch=batch, dims=_dims_of(dim or ()), dtype=dtype, layout=layout, training=training)
+    options = _options_of(batch, dim or (), dtype, layout, training)
     terminal = Terminal()
     with terminal.logging(verbose=verbose), Stop() as stop:
 
@@ -95,7 +101,7 @@ def warm(
         if json:
             write_json(report)
         terminal.present(*summary_of(report), results=not json)
-        return _conclude(terminal, report, stop.signum)
+        return _conclude(terminal, report, stop.signum, unread=len(models) - len(read))
 
 
 def _read(models: Sequence[str], options: ReadOptions, ended: Callable[[], bool]) -> list[Model]:
@@ -112,7 +118,7 @@ def _read(models: Sequence[str], options: ReadOptions, ended: Callable[[], bool]
 
 def _distinct(models: Sequence[Model]) -> list[Op]:
     """The different problems of all models, in the order in which they come."""
-    return list(dict.fromkeys(canonical(op) for model in models for op in model.ops))
+    return list(dict.fromkeys(op for model in models for op in model.distinct))
 
 
 def _ask(
@@ -144,13 +150,14 @@ def _ask(
         return answers, searcher.statistics().engine.store
 
 
-def _conclude(terminal: Terminal, report: Report, signum: int | None) -> int:
+def _conclude(terminal: Terminal, report: Report, signum: int | None, *, unread: int) -> int:
     """The exit code; what is behind it is said."""
-    left = f"{report.unanswered} of {report.distinct} are open; what was found is kept, and is not searched again"
+    models = f", and {unread} of the models unread" if unread else ""
+    left = f"{report.unanswered} of {report.distinct} are open{models}; what was found is kept, and not searched again"
     if signum is not None:
         terminal.say(f"interrupted: {left}")
         return BY_SIGNAL + signum
-    if report.unanswered:
+    if report.unanswered or unread:
         terminal.say(f"the budget ran out: {left}")
         return OUT_OF_TIME
     return INCOMPLETE if report.failed else DONE
@@ -164,17 +171,43 @@ def _seconds_of(budget: float | None) -> float:
     return budget
 
 
-def _dims_of(pairs: Sequence[str]) -> dict[str, int]:
+def _options_of(
+    batch: int | None, dims: Sequence[str], dtype: str | None, layout: str | None, training: bool
+) -> ReadOptions:
+    from algosearch.compiler import ReadOptions
+
+    if batch is not None and batch < 1:
+        raise InvalidSetting("--batch", batch, "must be at least 1")
+    return ReadOptions(
+        batch=batch,
+        dimensions=_dimensions_of(dims),
+        data_type=_one_of("--dtype", dtype, _ELEMENT_TYPES),
+        layout=_one_of("--layout", layout, _LAYOUTS),
+        training=training,
+    )
+
+
+def _one_of(name: str, word: str | None, allowed: tuple[Word, ...]) -> Word | None:
+    """`word` as one of the allowed ones; None if it is left out."""
+    for each in allowed:
+        if each == word:
+            return each
+    if word is not None:
+        raise InvalidSetting(name, word, f"must be one of {', '.join(allowed)}")
+    return None
+
+
+def _dimensions_of(pairs: Sequence[str]) -> tuple[tuple[str, int], ...]:
     """The sizes by name.
 
     Raises:
-        InvalidSetting: one of them is not NAME=N, or names a dimension for the second time.
+        InvalidSetting: one of them is not NAME=N, or gives another size to a name that has one.
     """
-    dims: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     for pair in pairs:
-        name, equals, size = pair.rpartition("=")
-        if not (name and equals and size.isascii() and size.isdigit() and len(size) < 19 and int(size)):
+        name, _, size = pair.rpartition("=")
+        if not (name and size.isascii() and size.isdigit() and len(size) < 19 and int(size)):
             raise InvalidSetting("--dim", pair, "must be NAME=N, with N at least 1")
-        if dims.setdefault(name, int(size)) != int(size):
-            raise InvalidSetting("--dim", pair, f"{name} is {dims[name]} already")
-    return dims
+        if sizes.setdefault(name, int(size)) != int(size):
+            raise InvalidSetting("--dim", pair, f"{name} is {sizes[name]} already")
+    return tuple(sizes.items())

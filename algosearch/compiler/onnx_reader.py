@@ -25,7 +25,7 @@ from google.protobuf.message import Error as ProtobufError
 
 from algosearch.compiler.model import Model, Node, ReadOptions, Skipped
 from algosearch.compiler.onnx_nodes import OTHER_KINDS, READ_KINDS, Contradiction, Site, Unresolved, Unusable, read_node
-from algosearch.compiler.onnx_shapes import Scope, open_dimensions, prepare, runtime_inputs, subgraphs
+from algosearch.compiler.onnx_shapes import Scope, open_dimensions, prepare, runtime_inputs, subgraphs, words
 from algosearch.errors import UnknownDimension, UnreadableModel
 from algosearch.ops import Shape
 
@@ -80,6 +80,8 @@ def _parse(source: str, path: Path) -> onnx.ModelProto:
         raise UnreadableModel(source, "not an ONNX model: it has no graph")
     if model.ir_version >= 3 and not model.opset_import:
         raise UnreadableModel(source, "cut short, or not an ONNX model: it names no opset")
+    if not all(isinstance(word, str) for word in words(model)):
+        raise UnreadableModel(source, "damaged: it has names that are no text")
     return model
 
 
@@ -141,6 +143,7 @@ class _Walk:
         self._skipped: list[Skipped] = []
         self._open: list[_Open] = []
         self._made_from: dict[str, tuple[str, ...]] = {}
+        self._misfits: dict[str, str] = {}
 
     def read(self) -> Model:
         self._visit_graph(self._graph, Scope(self._graph), prefix="")
@@ -166,13 +169,15 @@ class _Walk:
 
     def _visit_node(self, node: onnx.NodeProto, scope: Scope, name: str) -> None:
         kind = node.op_type
-        if kind == "Reshape" and node.domain in _STANDARD:
-            self._check_reshape(node, scope, name)
+        self._follow_misfits(node, scope, name)
         if node.domain not in _STANDARD or kind not in READ_KINDS:
             reason = self._why_not(node)
             if reason:
                 self._skipped.append(Skipped(name=name, kind=kind, reason=reason))
             return
+        for each in node.input:
+            if each in self._misfits:
+                raise UnreadableModel(self._source, self._misfits[each])
         try:
             op, remark = read_node(Site(node, scope, self._opset), self._options)
         except Unresolved as error:
@@ -189,17 +194,23 @@ class _Walk:
             if remark is not None:
                 self._skipped.append(Skipped(name=name, kind=kind, reason=remark))
 
-    def _check_reshape(self, node: onnx.NodeProto, scope: Scope, name: str) -> None:
-        """Refuse a constant shape that does not hold what is reshaped, as another batch than the model's own can make
-        it: everything behind it would be read with a batch that is not the caller's."""
-        if not (node.input and node.output):
-            return
-        before, after = scope.tensor(node.input[0]).shape, scope.tensor(node.output[0]).shape
-        if before is None or after is None or None in before or None in after:
-            return
-        if prod(cast("Shape", before)) != prod(cast("Shape", after)):
+    def _follow_misfits(self, node: onnx.NodeProto, scope: Scope, name: str) -> None:
+        """Note what comes from a Reshape to a constant shape that does not hold its data.
+
+        A batch other than the model's own can cause that. It does no harm before a classifier's last layers; an op
+        behind it would be read with a batch that is not the caller's.
+        """
+        misfit = next((self._misfits[each] for each in node.input if each in self._misfits), None)
+        if misfit is None and node.op_type == "Reshape" and node.domain in _STANDARD and node.input and node.output:
+            before, after = scope.tensor(node.input[0]).shape, scope.tensor(node.output[0]).shape
+            if before is None or after is None or None in before or None in after:
+                return
+            if prod(cast("Shape", before)) == prod(cast("Shape", after)):
+                return
             hint = "; the model fixes its batch there: leave out --batch" if self._options.batch is not None else ""
-            raise UnreadableModel(self._source, f"Reshape {name!r} cannot make {after} of {before}{hint}")
+            misfit = f"Reshape {name!r} cannot make {after} of {before}{hint}"
+        if misfit is not None:
+            self._misfits.update((output, misfit) for output in node.output if output)
 
     def _why_not(self, node: onnx.NodeProto) -> str | None:
         """Why a node of another kind is not read, if somebody might expect that it is."""

@@ -106,6 +106,27 @@ def bodies(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
                 waiting.append(body)
 
 
+def words(model: onnx.ModelProto) -> Iterator[object]:
+    """Every name that reading a model looks at. A damaged one comes out of protobuf as bytes, not as an error."""
+    for opset in model.opset_import:
+        yield opset.domain
+    for function in model.functions:
+        yield from (function.domain, function.name)
+        for node in function.node:
+            yield from (node.domain, node.op_type)
+    for graph in bodies(model.graph):
+        for value in (*graph.input, *graph.output, *graph.value_info):
+            yield value.name
+            yield from (axis.dim_param for axis in value.type.tensor_type.shape.dim)
+        for tensor in graph.initializer:
+            yield tensor.name
+        for sparse in graph.sparse_initializer:
+            yield sparse.values.name
+        for node in graph.node:
+            yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
+            yield from (attribute.name for attribute in node.attribute)
+
+
 def subgraphs(node: onnx.NodeProto) -> Iterator[tuple[str, onnx.GraphProto]]:
     """The bodies of an If, Loop or Scan, or of anything else that has some, each with its attribute's name."""
     for attribute in node.attribute:

@@ -85,7 +85,7 @@ class Pool:
         """
         if self._environment is None:
             async with self._opening_first:
-                if not self._unopened:  # all failed when asked before: try again
+                if self._environment is None and not self._unopened:  # all failed when asked before: try again
                     self._unopened = list(self.devices)
                 first_error: AlgosearchError | None = None
                 while self._environment is None and self._unopened:
@@ -174,7 +174,7 @@ class Pool:
         """Most awaited first; a stable sort, so that among equals the oldest stays first.
 
         Who is awaited changes in the callers' threads, unannounced. A short queue is sorted for every turn; a long one
-        each time that a sixteenth of it has gone, since to look at thousands for each turn would cost more than it gains.
+        each time that a sixteenth of it has gone: to look at thousands for each turn would cost more than it gains.
         """
         self._sorted_for -= 1
         if self._sorted_for <= 0:

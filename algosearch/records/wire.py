@@ -5,8 +5,8 @@ then the version, then that the record is that of the key under which it lay, th
 names, one trial an algorithm, a time for what ran). Whatever fails is `UndecodableRecord`, which the caller turns into
 a miss with that reason.
 
-Rejected: JSON (twice the bytes, three times the time), a map for each trial (the names of the fields would be most of
-the record), and reading what an older or newer version wrote: a search is cheaper than a wrong answer.
+Rejected: JSON (half as long and half as slow again), a map for each trial (two thirds longer), and reading what another
+version wrote: a search is cheaper than a wrong answer.
 """
 
 from __future__ import annotations

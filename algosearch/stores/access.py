@@ -268,7 +268,7 @@ class Access:
         """Have diskcache open a file that was examined, or make one."""
         new = inspection.is_new(file)
         if new:
-            inspection.found(file)
+            inspection.begin(file)
         cache = self._cache = PromptCache(file.parent, deadline)
         self._connection = cache.connection
         distrust(cache.connection)

@@ -12,7 +12,7 @@ Rules that every implementation keeps and `tests/stores/contract.py` checks:
 - Where claims cannot be written, each is granted and each renewal succeeds, unless another's claim in force can still
   be read: to search alone is better than not to search, and `commit` keeps the answers apart.
 - Methods may be called from any task of the loop that opened the store, and survive cancellation: what was begun is
-  finished, and a caller that left is not told. Before `open` and after `aclose` they answer as a store that is gone.
+  finished, and a caller that left is not told. Before `open` and after `aclose` none of them raises either.
 """
 
 from __future__ import annotations

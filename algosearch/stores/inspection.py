@@ -172,10 +172,8 @@ def examine(file: Path, deadline: float, *, immutable: bool = False) -> str | No
         connection = connect_to_read(file, timeout_s=max(0.0, deadline - time.monotonic()), immutable=immutable)
     except sqlite3.Error as error:
         raise hindrance_of(error) from error
-    try:
+    with contextlib.closing(connection):
         return difference(connection)
-    finally:
-        connection.close()
 
 
 def is_new(file: Path) -> bool:
@@ -212,8 +210,8 @@ def difference(connection: sqlite3.Connection) -> str | None:
                 return f"its schema has the {kind} {name!r}, which is not that of a store"
         if ("table", "Settings") in {(kind, name) for kind, name, _ in parts}:
             for name, value in connection.execute(f"SELECT key, value FROM Settings LIMIT {_LIMIT}").fetchall():
-                counted = name in METADATA and type(value) is int
-                if not counted and (type(value) is not type(SETTINGS.get(name)) or value != SETTINGS[name]):
+                ours = type(value) is int if name in METADATA else _same(value, SETTINGS.get(name))
+                if not ours:
                     return f"its setting {name!r} is not that of a store"
     except sqlite3.Error as error:
         hindrance = hindrance_of(error)
@@ -225,33 +223,36 @@ def difference(connection: sqlite3.Connection) -> str | None:
     return None
 
 
-def found(file: Path) -> None:
+def _same(value: object, setting: int | str | None) -> bool:
+    return setting is not None and type(value) is type(setting) and value == setting
+
+
+def begin(file: Path) -> None:
     """Make a file in which diskcache will find nothing but a header of ours. The caller is `alone`.
+
+    Under another name first: a maker that is killed leaves a whole file, or none.
 
     Raises:
         sqlite3.Error, OSError: it cannot be written.
     """
-    with contextlib.suppress(FileExistsError):
-        os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-    connection = sqlite3.connect(file, timeout=0.0, isolation_level=None)
-    try:
+    draft = file.with_name(f"{file.name}.new")
+    for part in (draft, *(draft.with_name(draft.name + log) for log in LOGS)):
+        part.unlink(missing_ok=True)
+    os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    with contextlib.closing(sqlite3.connect(draft, timeout=0.0, isolation_level=None)) as connection:
+        connection.execute("PRAGMA journal_mode = MEMORY")
         connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
-        connection.execute("BEGIN IMMEDIATE")
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         connection.execute(f"PRAGMA user_version = {FORMAT}")
-        connection.execute("COMMIT")
-    finally:
-        connection.close()
+        connection.execute("PRAGMA journal_mode = WAL")
+    draft.rename(file)
 
 
 def damage(file: Path) -> str | None:
     """What SQLite's own check of all pages finds first; None if nothing. Milliseconds for each megabyte."""
     try:
-        connection = connect_to_read(file, timeout_s=0.0)
-        try:
+        with contextlib.closing(connect_to_read(file, timeout_s=0.0)) as connection:
             ((found,),) = connection.execute("PRAGMA quick_check(1)").fetchall()
-        finally:
-            connection.close()
     except sqlite3.Error as error:
         return str(error)
     return None if found == "ok" else str(found)
@@ -274,7 +275,7 @@ def set_aside(file: Path) -> Path:
         raise Hindrance("failed", "too many files were set aside within one second")
     for part in (*(file.name + log for log in LOGS), file.name):
         with contextlib.suppress(FileNotFoundError):
-            (file.with_name(part)).rename(folder / part)
+            file.with_name(part).rename(folder / part)
     return folder
 
 

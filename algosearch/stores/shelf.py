@@ -70,7 +70,7 @@ class Shelf:
         """Let go. Harmless if it is not open."""
         self._access.close()
 
-    # -- what a store does ---------------------------------------------------------------------
+    # -- what a store does -------------------------------------------------------------------------------------------
 
     def get_many(self, keys: Sequence[Key]) -> list[Record | Miss]:
         """As `Store.get_many`."""
@@ -242,7 +242,7 @@ class Shelf:
         raw = rows[name]
         try:
             if raw is None:
-                raise UndecodableRecord("a row of a shape that no store writes")
+                raise UndecodableRecord("its row is damaged, or of a shape that no store writes")
             return wire.decode(raw, key=key) if key is not None else wire.decode(raw, digest=digest)
         except UndecodableRecord as error:
             self._troubles.note("undecodable", f"{digest}: {error}")

@@ -18,6 +18,7 @@ _BY_CODE: Final[dict[int, Kind]] = {
     sqlite3.SQLITE_FULL: "full",
     sqlite3.SQLITE_CORRUPT: "corrupt",
     sqlite3.SQLITE_NOTADB: "corrupt",
+    sqlite3.SQLITE_CONSTRAINT: "corrupt",  # we ask for nothing that rows of ours could forbid
 }
 
 

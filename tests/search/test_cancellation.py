@@ -123,7 +123,7 @@ async def test_the_others_get_their_answer_when_the_first_is_cancelled() -> None
     backend = GatedBackend(scripted(some_op()))
     async with open_searcher(store="memory:", backends=[backend]) as searcher:
         backend.gates["launch"].close()
-        callers = [asyncio.create_task(searcher.select(some_op())) for _ in range(5)]  # type: ignore[arg-type]
+        callers = [asyncio.create_task(searcher.select(some_op())) for _ in range(5)]
         await asyncio.sleep(0)
         callers[0].cancel()
         await asyncio.wait([callers[0]])

@@ -307,7 +307,7 @@ async def test_select_algo_uses_the_open_searcher() -> None:
         async with open_searcher(store="memory:", backends=[backend]) as inner:
             await select_algo(some_op())
             assert inner.statistics().asked == 1
-        await asyncio.create_task(select_algo(some_op()))  # type: ignore[arg-type]
+        await asyncio.create_task(select_algo(some_op()))
         assert outer.statistics().asked == 1
 
 

@@ -73,7 +73,7 @@ async def test_a_planted_pickle_is_never_loaded(home: DirectoryHome, tmp_path: P
     async with home.opened() as store:
         for n in range(5):
             answer = await read(store, some_key(10 + n))
-            assert answer == Miss("undecodable", "a row of a shape that no store writes")
+            assert answer == Miss("undecodable", "its row is damaged, or of a shape that no store writes")
         assert len(await scanned(store)) == 3 + 5 + 1
         claim = await store.claim(some_key(10).digest, "a", expiry_s=EXPIRY_S)
         assert claim.owner == "a"
@@ -103,6 +103,8 @@ async def test_an_expired_row_is_a_record_like_any_other(home: DirectoryHome) ->
     "statement",
     [
         "INSERT INTO Settings VALUES ('reset', 'x')",
+        "INSERT INTO Settings VALUES ('reset', NULL)",
+        "INSERT INTO Settings VALUES (x'00', 0)",
         "INSERT INTO Settings VALUES ('sqlite_writable_schema', 1)",
         "UPDATE Settings SET value = 100 WHERE key = 'cull_limit'",
         "UPDATE Settings SET value = '0; DROP TABLE Cache' WHERE key = 'sqlite_mmap_size'",
@@ -137,6 +139,15 @@ async def test_a_file_that_differs_is_set_aside_with_one_warning(
     assert set_aside(home) == [folder]
 
 
+async def test_rows_that_contradict_each_other_are_set_aside_and_one_is_saved(home: DirectoryHome) -> None:
+    await filled(home)
+    with database(home.path) as connection:
+        connection.execute("DROP INDEX Cache_key_raw")
+        connection.execute("INSERT INTO Cache(key, raw, mode, value) SELECT key, raw, mode, value FROM Cache")
+    assert await readable(home, 3) == [0, 1, 2]
+    assert len(set_aside(home)) == 1
+
+
 async def test_a_newer_format_is_left_alone(home: DirectoryHome) -> None:
     await filled(home)
     with database(home.path) as connection:
@@ -162,6 +173,11 @@ async def test_a_maker_that_was_killed_leaves_something_to_go_on_with(home: Dire
     await filled(home)
     with database(home.path) as connection:
         connection.executescript("DROP TABLE Cache; DELETE FROM Settings WHERE key IN ('statistics', 'count')")
+    (home.path / "cache.db.new").write_bytes(b"half a")
+    (home.path / "cache.db.new-journal").write_bytes(b"half a")
+    await filled(home)
+    assert await readable(home, 3) == [0, 1, 2]
+    (home.path / "cache.db").unlink()
     await filled(home)
     assert await readable(home, 3) == [0, 1, 2]
     assert set_aside(home) == []

@@ -27,6 +27,12 @@ ALIGNMENT_BYTES: Final = 64
 """Of every region, and of the workspace: a cache line, and the widest vector."""
 
 
+def at(values: Array, *index: Any) -> Array:
+    """`values[index]`, for an index whose length is not known here. (numpy's types make nothing of one unpacked.)"""
+    part: Array = values[index]
+    return part
+
+
 class Region(msgspec.Struct, frozen=True, gc=False):
     """A place in a workspace that does not exist yet."""
 

@@ -1,8 +1,8 @@
 """Which kernels there are for an op, by name, in the order of what they are likely to cost.
 
-The list is whole and cheap: making a kernel touches no memory, so every candidate is known, with its exact workspace, at
-once. Left out is only what cannot be done (bfloat16, which numpy does not have) and what would be another under a second
-name: with filters of one tap, direct and FFT are im2col with more copies.
+The list is whole and cheap: making a kernel touches no memory, so every candidate is known at once, with its exact
+workspace. Left out is only what cannot be done (bfloat16, which numpy does not have), what is absurd (`fft.applies`),
+and what would be another under a second name: with filters of one tap, direct and FFT are im2col with more copies.
 """
 
 from __future__ import annotations

@@ -17,10 +17,9 @@ from __future__ import annotations
 from math import prod
 from typing import Final
 
-import msgspec
 import numpy as np
 
-from algosearch.backends.cpu.arena import Arena, Array, Region, Run
+from algosearch.backends.cpu.arena import Arena, Array, Region, Run, at
 from algosearch.backends.cpu.kernel import Cost, Tensors, compute_type, contract, product_flops, store
 from algosearch.backends.cpu.window import Overlap, Window, filters_of, grouped, overlap
 from algosearch.ops import ELEMENT_BYTES, ConvOp, Layout, Shape
@@ -281,7 +280,7 @@ class _Phased:
         if self._grid is not None:
             for grid, over in zip(self._grid, self._overlaps, strict=True):
                 for slab in over.outside:
-                    grid[(..., *slab)].fill(0)
+                    at(grid, ..., *slab).fill(0)
 
     def load(self, sample: int) -> Array:
         """[phases, groups, channels, elements] of a sample."""
@@ -289,7 +288,7 @@ class _Phased:
             return self._sample(sample)
         source = self._samples[sample]
         for grid, over in zip(self._grid, self._overlaps, strict=True):
-            np.copyto(grid[(..., *over.grid)], source[(..., *over.tensor)])
+            np.copyto(at(grid, ..., *over.grid), at(source, ..., *over.tensor))
         return self._flat
 
     def start(self, sample: int) -> Array:
@@ -304,10 +303,10 @@ class _Phased:
             target = self._samples[sample]
             target.fill(0)
             for grid, over in zip(self._grid, self._overlaps, strict=True):
-                store(grid[(..., *over.grid)], target[(..., *over.tensor)])
+                store(at(grid, ..., *over.grid), at(target, ..., *over.tensor))
 
     def _sample(self, sample: int) -> Array:
-        return self._flat[sample]
+        return at(self._flat, sample)
 
 
 class _Wide:
@@ -319,7 +318,7 @@ class _Wide:
         self._flat = flat
         """[groups, filters, elements], or with the batch before it if the rows of the output are as long."""
         self._grid = grid
-        self._inside = None if grid is None else grid[(..., *counts)]
+        self._inside = None if grid is None else at(grid, ..., *counts)
 
     def clear(self) -> None:
         """Write the zeros between the rows. Once a run: loading does not touch them."""

@@ -22,7 +22,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from algosearch.backends.cpu.arena import Arena, Array, Region, Run
+from algosearch.backends.cpu.arena import Arena, Array, Region, Run, at
 from algosearch.backends.cpu.kernel import Cost, Tensors, compute_type, contract, store
 from algosearch.backends.cpu.window import Window, grouped
 from algosearch.ops import ELEMENT_BYTES, ConvOp, Layout, Shape
@@ -193,18 +193,21 @@ class _Side(msgspec.Struct, frozen=True):
     def _transform(self, values: Array, spectrum: Array) -> None:
         axes = len(self.lengths)
         rows = tuple(slice(count) for count in values.shape[-axes - 1 : -2])
-        part = spectrum[(..., *rows, slice(None), slice(None))]
+        part = at(spectrum, ..., *rows, slice(None), slice(None))
         np.fft.rfft(values, n=self.lengths[-1], axis=-2, norm="ortho", out=part)
         for axis in range(axes - 2, -1, -1):
-            part = spectrum[(..., *rows[:axis], *(slice(None),) * (axes - axis), slice(None))]
-            beyond = slice(rows[axis].stop, None)
-            part[(..., beyond, *(slice(None),) * (axes - axis))].fill(0)
+            rest = (slice(None),) * (axes - axis)
+            part = at(spectrum, ..., *rows[:axis], *rest, slice(None))
+            at(part, ..., slice(rows[axis].stop, None), *rest).fill(0)
             np.fft.fft(part, axis=axis - axes - 1, norm="ortho", out=part)
 
     def restore(self, spectrum: Array, staging: Array, scale: float, view: Array) -> None:
         """Transform each sample back, and store what is kept of it. Spoils the spectrum."""
         kept = tuple(slice(start, stop) for start, stop in zip(self.starts, self.placed, strict=True))
-        picked = (*(slice(None, None, step) for step in self.steps[:-1]), slice(self.starts[-1], self.placed[-1], self.steps[-1]))
+        picked = (
+            *(slice(None, None, step) for step in self.steps[:-1]),
+            slice(self.starts[-1], self.placed[-1], self.steps[-1]),
+        )
         axes = len(self.lengths)
         for sample, values in enumerate(view):
             part = spectrum[sample]

@@ -14,11 +14,11 @@ columns *are* the input, and nothing is copied.
 from __future__ import annotations
 
 from math import prod
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
-from algosearch.backends.cpu.arena import Arena, Array, Region, Run
+from algosearch.backends.cpu.arena import Arena, Array, Region, Run, at
 from algosearch.backends.cpu.kernel import Cost, Tensors, compute_type, contract, product_flops, store
 from algosearch.backends.cpu.window import Window, grouped, overlap, stacked, unstacked
 from algosearch.ops import ELEMENT_BYTES, ConvOp, Layout, Shape
@@ -56,7 +56,7 @@ class Im2col:
     def _cost(self, op: ConvOp, element_bytes: int, converted: int) -> Cost:
         window = self._window
         copied = self._columns.size * self._chunks
-        passes, slower = (3, 4) if op.direction == "backward_data" else (2, 1)
+        passes, slower = (3, 2) if op.direction == "backward_data" else (2, 1)
         rows, points = window.channels * window.tap_count, window.batch * window.positions // self._chunks
         return Cost(
             flops=product_flops(op.flops, window.filters, rows, points),
@@ -233,9 +233,9 @@ class _Columns:
         for tap, offset in enumerate(window.tap_offsets()):
             shifts = tuple(step - low for step, low in zip(offset, window.low, strict=True))
             over = overlap(window.sizes, window.outputs, window.stride, shifts)
-            bound.outside += [grid[(tap, ..., *slab)] for slab in over.outside]
+            bound.outside += [at(grid, tap, ..., *slab) for slab in over.outside]
             if all(part.start < part.stop for part in over.grid):
-                bound.pairs.append((grid[(tap, ..., *over.grid)], (..., *over.tensor)))
+                bound.pairs.append((at(grid, tap, ..., *over.grid), (..., *over.tensor)))
         return bound
 
     def _matrix(self, memory: Array) -> Array:
@@ -270,7 +270,8 @@ class _BoundColumns:
         """[chunks, samples, groups, channels, spatial…] of the input; None if that is the columns."""
         self.result: Array | None = None
         self.outside: list[Array] = []
-        self.pairs: list[tuple[Array, tuple[object, ...]]] = []
+        self.pairs: list[tuple[Array, Any]] = []
+        """For each tap, its columns, and the place in the input that they are of."""
 
     def clear(self) -> None:
         """Write the zeros of the padding. Once a run: gathering does not touch them."""
@@ -295,5 +296,3 @@ class _BoundColumns:
             np.add(summed, columns, out=summed)
         if self.result is not None:
             store(self.result, self.chunks[chunk])
-
-

@@ -87,9 +87,9 @@ def product_flops(count: float, *sizes: int) -> float:
 def running() -> Iterator[None]:
     """Runs are made in this context, in which numpy allocates next to nothing and does not warn.
 
-    numpy gathers short rows in buffers of 8192 elements for each operand; with an eighth of that a run takes as long,
-    and what it allocates beside its workspace stays under 64 kB. Overflow in float16 is a matter of the data, not of the
-    kernel.
+    numpy gathers short rows in buffers of 8192 elements for each operand. With an eighth of that a run takes as long,
+    and what it allocates beside its workspace is a few tens of kB at most, whatever the op. Overflow in float16 is a
+    matter of the data, not of the kernel.
     """
     with np.errstate(all="ignore"):  # on leaving, it gives the size of the buffers back as well
         np.setbufsize(_BUFFERED_ELEMENTS)

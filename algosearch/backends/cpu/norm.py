@@ -15,8 +15,8 @@ The inverse deviation is that of the biased variance plus `EPSILON`. The running
 of a single element is zero here. A fused backward sees in the forward's output where the activation let it pass, so
 that this backend's reserve is empty.
 
-A sum over a sample is a product with ones, in the type that is computed in; sums over samples, and all that is done once
-a channel, are in float64. Temporaries are a sample or two, and some rows of one number a channel.
+A sum over a sample is a product with ones, in the type that is computed in; sums over samples, and all that is done
+once a channel, are in float64. Temporaries are a sample or two, and some rows of one number a channel.
 """
 
 from __future__ import annotations
@@ -82,8 +82,9 @@ class Scratch:
         self.converted = op.data_type != self.computed
         self.arena = arena = Arena()
         self._ones = arena.take((form.elements,), self.computed) if sums else None
-        self._partial = [arena.take((form.blocks, form.channels), self.computed) for _ in range(sums)]
-        self._wide = arena.take((form.blocks, form.channels), "float64") if sums and self.computed == "float32" else None
+        partial = (form.blocks, form.channels)
+        self._partials = [arena.take(partial, self.computed) for _ in range(sums)]
+        self._wide = arena.take(partial, "float64") if sums and self.computed != "float64" else None
 
     def block(self, needed: bool = True) -> Region | None:
         """Room for one block."""
@@ -92,6 +93,11 @@ class Scratch:
     def rows(self, count: int, data_type: str = "float64") -> Region:
         """Room for so many rows of a number a channel."""
         return self.arena.take((count, self.form.channels), data_type)
+
+    def cost(self, passes: int) -> Cost:
+        """Of reading or writing a tensor so many times."""
+        moved = passes * self.form.blocks * self.form.block
+        return Cost(moved_bytes=moved * ELEMENT_BYTES[self.computed], calls=passes * self.form.blocks)
 
     def view(self, region: Region | None, workspace: Array) -> Array | None:
         """A block as [channels, elements]."""
@@ -117,7 +123,7 @@ class Scratch:
         """What sums blocks up."""
         assert self._ones is not None
         wide = None if self._wide is None else self._wide.of(workspace)
-        return Sums(self._ones.of(workspace), [partial.of(workspace) for partial in self._partial], wide)
+        return Sums(self._ones.of(workspace), [partial.of(workspace) for partial in self._partials], wide)
 
 
 class Sums:
@@ -161,7 +167,7 @@ class NormForward:
         self.workspace_bytes = scratch.arena.total_bytes
         self.notes = () if centred else FOLDED_NOTES
         passes = (8 if centred else 6) if training else (5 if centred else 4)
-        self.cost = Cost(moved_bytes=passes * prod(op.shape) * ELEMENT_BYTES[scratch.computed], calls=passes * form.blocks)
+        self.cost = scratch.cost(passes)
 
     def bind(self, tensors: Tensors, workspace: Array) -> Run:
         """As the contract says."""

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import prod
 
 import numpy as np
 
 from algosearch.backends.cpu.arena import Array, Run
-from algosearch.backends.cpu.kernel import Cost, Tensors
+from algosearch.backends.cpu.kernel import Tensors
 from algosearch.backends.cpu.norm import FOLDED_NOTES, Form, Scratch
-from algosearch.ops import ELEMENT_BYTES, BatchNormOp
+from algosearch.ops import BatchNormOp
 
 
 class NormBackward:
@@ -30,7 +29,7 @@ class NormBackward:
         self.workspace_bytes = scratch.arena.total_bytes
         self.notes = () if centred else FOLDED_NOTES
         passes = (13 if centred else 11) + (6 if fused else 0)
-        self.cost = Cost(moved_bytes=passes * prod(op.shape) * ELEMENT_BYTES[scratch.computed], calls=passes * form.blocks)
+        self.cost = scratch.cost(passes)
 
     def bind(self, tensors: Tensors, workspace: Array) -> Run:
         """As the contract says."""

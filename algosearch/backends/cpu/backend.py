@@ -1,0 +1,39 @@
+"""`CpuBackend`: this machine's processor, through numpy."""
+
+from __future__ import annotations
+
+from algosearch.backends.base import Device
+from algosearch.backends.cpu import machine
+from algosearch.backends.cpu.catalogue import BACKEND, Catalogue, kernels
+from algosearch.backends.cpu.session import CpuSession
+from algosearch.errors import DeviceUnavailable
+
+
+class CpuBackend:
+    """A `Backend` that is always there. Its one device is the whole processor: BLAS takes all cores for a product.
+
+    Args:
+        catalogue: the kernels there are for an op; left out, this backend's own. For tests of what finds a bad one.
+    """
+
+    name = BACKEND
+
+    def __init__(self, *, catalogue: Catalogue = kernels) -> None:
+        self._catalogue = catalogue
+
+    def __repr__(self) -> str:
+        return f"<CpuBackend {machine.processor()}, {machine.cores()} cores>"
+
+    def devices(self) -> tuple[Device, ...]:
+        """One."""
+        return (Device(backend=BACKEND, ordinal=0, kind=machine.processor(), identity=BACKEND),)
+
+    def open(self, device: Device) -> CpuSession:
+        """Open it, as often as asked.
+
+        Raises:
+            DeviceUnavailable: it is not this machine's.
+        """
+        if device not in self.devices():
+            raise DeviceUnavailable(device.name, "this machine has no such processor", "there is one, cpu:0")
+        return CpuSession(device, machine.environment(BACKEND), self._catalogue)
