@@ -290,13 +290,13 @@ class Race:
     def _describe(self, instruction: Instruction) -> str:
         match instruction:
             case Build(ranks):
-                return f"building {len(ranks)} candidates"
+                return f"building {_count(len(ranks))}"
             case Widen():
                 return "listing more candidates"
             case Launch(ranks):
                 return f"first run of {self.candidates[ranks[0]].algorithm}"
             case Time(bursts, final=final):
-                return f"{'finals' if final else 'timing'} of {len(bursts) // 2} candidates"
+                return f"{'finals' if final else 'timing'} of {_count(len(bursts) // 2)}"
             case Check(rank):
                 return f"checking {self.candidates[rank].algorithm}"
             case Finished():
@@ -310,6 +310,10 @@ def _each(outcome: Outcome, asked: int, good: type[Good]) -> tuple[Good | Failur
     if len(checked) != asked:
         raise ValueError(f"each outcome must be a {good.__name__} or a Failure")
     return checked
+
+
+def _count(candidates: int) -> str:
+    return "1 candidate" if candidates == 1 else f"{candidates} candidates"
 
 
 def _is_time(us: float) -> bool:

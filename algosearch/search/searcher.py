@@ -45,7 +45,8 @@ class Searcher:
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else "open"
-        return f"<Searcher {state}, {len(self._answers.pending)} pending, {self._hits + self._answers.hits} hits, {self._engine!r}>"
+        hits = self._hits + self._answers.hits
+        return f"<Searcher {state}, {len(self._answers.pending)} pending, {hits} hits, {self._engine!r}>"
 
     async def select(
         self,

@@ -71,6 +71,11 @@ class CpuSession:
         loaded = self._loaded.op.describe() if self._loaded else "nothing"
         return f"<CpuSession {self.device.name}, {loaded} loaded, {len(self._plans)} plans>"
 
+    @property
+    def buffers(self) -> Buffers | None:
+        """What is loaded, to be looked at; None if nothing is."""
+        return None if self._loaded is None else self._loaded.buffers
+
     # -- the prepare side --------------------------------------------------------------------------------------------
 
     def enumerate(self, op: Op, width: int | None) -> Listing:

@@ -1,0 +1,150 @@
+"""Every convolution kernel of the CPU backend, against the definition, over generated shapes."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Final
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from algosearch.backends.cpu import CpuBackend
+from algosearch.ops import ConvOp, Direction, canonical
+from tests.backends import reference
+from tests.backends.cpu import agrees, loaded, results
+from tests.strategies import DIRECTIONS, conv_ops
+
+_EPS: Final = float(np.finfo(np.float32).eps)
+_WRITTEN: Final = {"forward": "output", "backward_data": "input", "backward_filter": "filter"}
+
+
+def _allowed(op: ConvOp) -> float:
+    """Tens of rounding errors for √(numbers summed up) numbers of at most 1; int8 is exact."""
+    if op.input_type == "int8":
+        return 0.0
+    taps = prod(op.filter_shape[2:])
+    summed = {
+        "forward": op.filter_shape[1] * taps,
+        "backward_data": op.filter_shape[0] // op.groups * taps,
+        "backward_filter": op.output_shape[0] * prod(op.output_shape[2:]),
+    }[op.direction]
+    eps = float(np.finfo(np.float64).eps) if op.input_type == "float64" else _EPS
+    return 32 * eps * summed**0.5
+
+
+def _listed(op: ConvOp) -> list[str]:
+    backend = CpuBackend()
+    listing = backend.open(backend.devices()[0]).enumerate(canonical(op), None)
+    return sorted(candidate.algorithm for candidate in listing.candidates)
+
+
+def _check(op: ConvOp) -> list[str]:
+    """The names of the candidates, each of which was right."""
+    op = canonical(op)
+    names = []
+    right = None
+    for candidate, tensors in results(op):
+        if right is None:
+            right = reference.conv(op, tensors)
+        found = tensors[_WRITTEN[op.direction]]
+        assert agrees(found, right, _allowed(op)), f"{candidate.algorithm} is wrong for {op!r}"
+        names.append(candidate.algorithm.removeprefix("cpu/numpy:").split("?")[0])
+    return names
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@settings(max_examples=120, deadline=None)
+@given(data=st.data())
+def test_every_candidate_is_right(direction: Direction, data: st.DataObject) -> None:
+    op = data.draw(
+        conv_ops(
+            directions=(direction,), spatial=(1, 2, 2, 3), input_types=("float16", "float32", "float64"), largest=7
+        )
+    )
+    _check(op)
+
+
+@settings(max_examples=40, deadline=None)
+@given(conv_ops(directions=("forward",), spatial=(2,), input_types=("int8",), largest=7))
+def test_int8_is_exact_and_saturates(op: ConvOp) -> None:
+    assert _check(op)
+
+
+def test_int8_is_exact_where_float32_is_not() -> None:
+    # More products than float32 can add up without a rounding, if all of them are as large as they can be.
+    op = ConvOp(
+        input_shape=(1, 256, 3, 3),
+        filter_shape=(2, 256, 3, 3),
+        input_type="int8",
+        filter_type="int8",
+        output_type="float32",
+        accumulate_type="int32",
+    )
+    with loaded(op) as (session, plans):
+        buffers = session.buffers
+        assert buffers is not None
+        for name in ("input", "filter"):
+            values = buffers.tensors[name].copy()
+            values.fill(-127)
+            buffers.tensors[name] = values
+        buffers.tensors["filter"][0] = -126
+        for _, plan in plans:
+            session.launch(plan, None)
+            assert buffers.tensors["output"].tolist() == [
+                np.float32(127 * 127 * 256 * 9 - 127),
+                np.float32(127 * 127 * 256 * 9),
+            ]
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize(
+    "op",
+    [
+        ConvOp(input_shape=(2, 3, 5), filter_shape=(4, 3, 3), padding_low=(2,)),
+        ConvOp(input_shape=(3, 4, 7, 6), filter_shape=(6, 2, 3, 2), groups=2, padding_low=(1, 0), padding_high=(0, 3)),
+        ConvOp(input_shape=(1, 2, 1, 2), filter_shape=(2, 2, 2, 2), padding_low=(4, 5), padding_high=(1, 0)),
+        ConvOp(input_shape=(2, 2, 4, 5, 3), filter_shape=(3, 2, 2, 3, 2), padding_low=(1, 1, 0), dilation=(2, 1, 2)),
+    ],
+    ids=["1-D", "groups, unequal padding", "padding beyond the input", "3-D, dilation"],
+)
+def test_all_families_do_what_has_no_stride(op: ConvOp, direction: Direction) -> None:
+    names = _check(replace(op, direction=direction))
+    assert set(names) == {"direct", "fft", "im2col"}
+
+
+def test_pixels_that_no_output_sees_have_no_gradient() -> None:
+    # Windows of 2 at every third pixel: pixels 2 and 5 are between them, 7 and 8 behind the last.
+    op = canonical(
+        ConvOp(input_shape=(2, 2, 1, 9), filter_shape=(3, 2, 1, 2), stride=(1, 3), direction="backward_data")
+    )
+    unseen = [2, 5, 8]
+    for candidate, tensors in results(op):
+        gradient = reference.logical(tensors["input"], op.input_shape, op.input_layout)
+        assert not gradient[..., unseen].any(), candidate.algorithm
+        assert gradient[..., [0, 1, 3, 4, 6, 7]].all(), candidate.algorithm
+
+
+def test_what_is_the_same_thing_is_listed_once() -> None:
+    pointwise = ConvOp(input_shape=(2, 8, 6, 6), filter_shape=(4, 8, 1, 1))
+    assert _listed(pointwise) == ["cpu/numpy:im2col?chunk=1", "cpu/numpy:im2col?chunk=2"]
+    strided = ConvOp(input_shape=(1, 8, 6, 6), filter_shape=(4, 8, 3, 3), stride=(2, 2))
+    assert _listed(strided) == ["cpu/numpy:direct", "cpu/numpy:im2col?chunk=1"]
+
+
+def test_a_filter_blown_up_to_a_large_image_is_not_tried() -> None:
+    op = ConvOp(input_shape=(1, 256, 112, 112), filter_shape=(256, 256, 2, 2))
+    assert _listed(op) == ["cpu/numpy:direct", "cpu/numpy:im2col?chunk=1"]
+
+
+def test_bfloat16_has_no_candidates() -> None:
+    op = ConvOp(
+        input_shape=(1, 2, 3, 3),
+        filter_shape=(2, 2, 1, 1),
+        input_type="bfloat16",
+        filter_type="bfloat16",
+        output_type="bfloat16",
+    )
+    assert _listed(op) == []

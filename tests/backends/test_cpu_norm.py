@@ -1,0 +1,109 @@
+"""Both batch norms of the CPU backend, against the definition, over generated shapes."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Final, Literal
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from algosearch.backends.cpu.norm import EPSILON, MOMENTUM
+from algosearch.ops import BatchNormOp, NormType, Phase, canonical
+from tests.backends import reference
+from tests.backends.cpu import agrees, results
+from tests.backends.reference import Array
+from tests.strategies import batch_norm_ops
+
+_TYPES: Final[tuple[NormType, ...]] = ("float16", "float32", "float64")
+_PHASES: Final[tuple[Phase, ...]] = ("training_forward", "inference", "backward")
+
+
+def _right(op: BatchNormOp, tensors: dict[str, Array]) -> dict[str, Array]:
+    return reference.batch_norm(op, tensors, epsilon=EPSILON, momentum=MOMENTUM)
+
+
+def _lost(op: BatchNormOp, right: dict[str, Array]) -> float:
+    """By how much folding multiplies a rounding error: mean² over variance, at worst. 1 where nothing is measured."""
+    if op.phase != "training_forward":
+        return 1.0
+    inverse = right["saved_inverse_deviation"]
+    return float(np.max(1 + (np.square(right["saved_mean"]) + 1) * np.square(inverse)))
+
+
+@pytest.mark.parametrize("phase", _PHASES)
+@settings(max_examples=80, deadline=None)
+@given(data=st.data())
+def test_both_ways_are_right(phase: Phase, data: st.DataObject) -> None:
+    op = canonical(data.draw(batch_norm_ops(phases=(phase,), data_types=_TYPES)))
+    eps = float(np.finfo(np.float64 if op.data_type == "float64" else np.float32).eps)
+    right: dict[str, Array] = {}
+    names = set()
+    for candidate, tensors in results(op):
+        right = right or _right(op, tensors)
+        assert right.keys() == op.output_shapes.keys()
+        folded = "range_limited" in candidate.notes
+        for name, values in right.items():
+            size = float(np.max(np.abs(values))) + prod(op.shape) ** 0.5
+            # A single element has no deviation: the inverse is 316, and what it multiplies shows its rounding.
+            allowed = 64 * eps * size * 320 * (_lost(op, right) if folded else 1.0)
+            assert agrees(tensors[name], values, allowed), f"{candidate.algorithm} is wrong in {name} of {op!r}"
+        names.add(candidate.algorithm)
+    assert names == {"cpu/numpy:centred", "cpu/numpy:folded"}
+
+
+@pytest.mark.parametrize("layout", ["channels_first", "channels_last"])
+@pytest.mark.parametrize("data_type", _TYPES)
+@pytest.mark.parametrize("phase", _PHASES)
+def test_both_ways_are_close_where_the_data_is_ample(
+    phase: Phase, data_type: NormType, layout: Literal["channels_first", "channels_last"]
+) -> None:
+    op = BatchNormOp(
+        shape=(4, 24, 17, 19),
+        phase=phase,
+        fusion="none" if phase == "inference" else "add_activation",
+        layout=layout,
+        data_type=data_type,
+        parameter_type="float64" if data_type == "float64" else "float32",
+    )
+    eps = float(np.finfo(np.float64 if data_type == "float64" else np.float32).eps)
+    for candidate, tensors in results(op):
+        for name, values in _right(op, tensors).items():
+            allowed = 32 * eps * float(np.max(np.abs(values)))
+            assert agrees(tensors[name], values, allowed), f"{candidate.algorithm}: {name}"
+
+
+def test_a_single_element_is_its_own_mean_and_has_no_variance() -> None:
+    op = BatchNormOp(shape=(1, 3, 1, 1))
+    for candidate, tensors in results(op):
+        if candidate.algorithm.endswith("centred"):
+            assert tensors["output"] == pytest.approx(tensors["bias"], abs=1e-6)
+        assert tensors["saved_mean"] == pytest.approx(tensors["input"])
+        assert tensors["running_variance"] == pytest.approx(0.9 * tensors["previous_variance"], abs=1e-6)
+
+
+def test_the_backward_of_a_single_element_passes_nothing_on() -> None:
+    # Σ g is g itself, and with what the forward would have saved, x̂ is 0.
+    op = BatchNormOp(shape=(1, 3, 1, 1), phase="backward")
+    for candidate, tensors in results(op):
+        right = _right(op, tensors)
+        assert tensors["bias_gradient"] == pytest.approx(tensors["output_gradient"]), candidate.algorithm
+        assert tensors["input_gradient"] == pytest.approx(right["input_gradient"], abs=1e-5), candidate.algorithm
+
+
+def test_where_the_activation_let_nothing_pass_there_is_no_gradient() -> None:
+    op = BatchNormOp(shape=(2, 3, 4, 5), phase="backward", fusion="add_activation")
+    for candidate, tensors in results(op):
+        stopped = tensors["output"] <= 0
+        assert 0 < stopped.sum() < stopped.size
+        assert not tensors["addend_gradient"][stopped].any(), candidate.algorithm
+        assert np.array_equal(tensors["addend_gradient"][~stopped], tensors["output_gradient"][~stopped])
+
+
+def test_running_statistics_are_made_afresh_by_every_run() -> None:
+    op = BatchNormOp(shape=(2, 3, 4, 5))
+    once = [tensors["running_mean"].tolist() for _, tensors in results(op)]
+    twice = [tensors["running_mean"].tolist() for _, tensors in results(op)]
+    assert once == twice
