@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from algosearch.cli.progress import Moment
-from algosearch.errors import AlgosearchError, DeviceUnavailable, UnknownDevice
+from algosearch.errors import AlgosearchError, DeviceUnavailable, SearcherClosed, UnknownDevice
 from algosearch.ops import Op
 from algosearch.records import Choice
 from algosearch.search import FlightStatus, Request, Searcher
@@ -56,7 +56,8 @@ def ask_all(
         ended: looked at as often.
 
     Raises:
-        DeviceUnavailable, UnknownDevice: there is no device, so that no question at all could be answered.
+        DeviceUnavailable, UnknownDevice, SearcherClosed: there is no device, or the engine broke, so that no question
+            at all could be answered.
     """
     began = perf_counter()
     requests = [searcher.request(op) for op in ops]
@@ -67,7 +68,9 @@ def ask_all(
         waiting = [request for request in waiting if not request.answered]
     answers = tuple(map(_answer, requests))
     first = answers[0].error if answers else None
-    if isinstance(first, DeviceUnavailable | UnknownDevice) and not any(answer.choice for answer in answers):
+    if isinstance(first, DeviceUnavailable | UnknownDevice | SearcherClosed) and not any(
+        answer.choice for answer in answers
+    ):
         raise first
     return answers
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from algosearch.backends import Backend, Device
-from algosearch.backends.discover import default_backends
+from algosearch.backends import Backend, Device, discover
 from algosearch.errors import DeviceUnavailable, UnknownDevice
 from algosearch.records import Environment
 
@@ -15,7 +14,7 @@ def find_device(asked: str | None) -> tuple[Backend, Device]:
         UnknownDevice: there is none of that name; says which there are.
         DeviceUnavailable: there is none at all.
     """
-    backends = default_backends()
+    backends = discover.default_backends()
     found = [(backend, device) for backend in backends for device in backend.devices()]
     for backend, device in found:
         if asked is None or asked in (device.name, device.backend):

@@ -98,9 +98,9 @@ def ops_of(asked: str) -> tuple[Op, ...]:
         try:
             with open(path, "rb") as file:
                 nodes = read_lines(path, file)
-        except (OSError, ValueError) as error:
-            if isinstance(error, UnreadableModel):
-                raise
+        except UnreadableModel:
+            raise
+        except (OSError, ValueError) as error:  # ValueError: a zero byte, which no path can hold
             raise UnreadableModel(path, f"cannot be read: {error}") from None
     else:
         nodes = parse_lines("--explain", os.fsencode(asked))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import time
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
@@ -132,11 +134,11 @@ def explanation_page(explanations: Sequence[Explanation]) -> tuple[RenderableTyp
 def front(trials: Iterable[Trial]) -> tuple[Trial, ...]:
     """The time/workspace front: least workspace first, each trial faster than all that need no more of it."""
     best: list[Trial] = []
-    timed = (trial for trial in trials if trial.time_us is not None and trial.failure is None)
-    for trial in sorted(timed, key=lambda trial: (trial.workspace_bytes, trial.time_us, trial.rank)):
-        assert trial.time_us is not None
-        if not best or trial.time_us < (best[-1].time_us or 0.0):
+    best_us = math.inf
+    for trial in sorted(trials, key=lambda trial: (trial.workspace_bytes, trial.time_us or 0.0, trial.rank)):
+        if trial.failure is None and trial.time_us is not None and trial.time_us < best_us:
             best.append(trial)
+            best_us = trial.time_us
     return tuple(best)
 
 
@@ -166,7 +168,9 @@ def _choice_object(entry: Entry) -> dict[str, Any]:
 
 def _provenance(number: int, search: Search) -> str:
     origin = search.provenance
-    when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(origin.found_at_s))
+    when = "at an impossible time"  # for a store may say anything
+    with contextlib.suppress(OverflowError, OSError, ValueError):
+        when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(origin.found_at_s))
     extent = "every candidate that the library has" if search.complete else "the first of the library's candidates"
     alone = ", found while the shared store was out of reach" if origin.alone else ""
     return (

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from algosearch.cli.options import Device, Json, Store
 from algosearch.cli.terminal import Terminal, write_json
 from algosearch.cli.verb import DONE, INCOMPLETE
 from algosearch.errors import InvalidSetting
@@ -26,30 +27,25 @@ What = Annotated[
         "record's digest, of which six digits will do: that record in full.",
     ),
 ]
-Store = Annotated[
-    str | None,
-    typer.Option(metavar="S", help="A directory. [default: ALGOSEARCH_STORE, else the user's cache directory]"),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
 Explain = Annotated[
     str | None,
-    typer.Option(metavar="OP", help="An op as JSON, or @FILE of such lines: is it a hit, and if not, why not?"),
-]
-Device = Annotated[
-    str | None, typer.Option(metavar="D", help="With --explain: asked for this device. [default: the best found]")
+    typer.Option(
+        metavar="OP", help="An op as JSON, or @FILE of such lines: is it a hit on the device, and if not, why not?"
+    ),
 ]
 
 
 def show(
     what: What = None,
-    store: Store = None,
-    json: Json = False,
     explain: Explain = None,
     device: Device = None,
+    store: Store = None,
+    json: Json = False,
 ) -> int:
     """Tell what is in the store, and why.
 
     Without an argument, every record in one table. The store is only read, and not made if it is not there.
+    With --explain, what a search on the device would find.
     """
     from algosearch.cli.contents import contents_of
 
@@ -106,16 +102,21 @@ def _list(
         write_json(pages.list_object(contents, entries, unreadable))
     else:
         terminal.present(*pages.list_page(entries, unreadable), results=True)
-    if entries or unreadable:
+    if entries or unreadable or _is_empty(terminal, contents):
         return DONE
+    terminal.say(f"none of the {len(contents.entries)} records in {contents.location} matches")
+    return INCOMPLETE
+
+
+def _is_empty(terminal: Terminal, contents: Contents) -> bool:
+    """Whether there is nothing to find; if so, it is said."""
     if contents.missing:
         terminal.say(f"there is no store at {contents.location}")
     elif not contents.entries and not contents.unreadable:
         terminal.say(f"the store {contents.location} is empty")
     else:
-        terminal.say(f"none of the {len(contents.entries)} records in {contents.location} matches")
-        return INCOMPLETE
-    return DONE
+        return False
+    return True
 
 
 def _one(terminal: Terminal, contents: Contents, entry: Entry, json: bool) -> int:
@@ -136,6 +137,7 @@ def _explain(terminal: Terminal, contents: Contents, asked: str, device: str | N
     ops = ops_of(asked)
     environment = environment_of(device)
     unreadable = {each.digest: each.reason for each in contents.unreadable}
+    _is_empty(terminal, contents)
     explanations = [explain_op(op, environment, contents.entries, unreadable) for op in ops]
     if json:
         write_json({"store": contents.location, "explained": explanations})

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeVar, get_args
 
 import typer
 
+from algosearch.cli.options import Device, Json, Store, Verbose
 from algosearch.cli.stop import Stop
 from algosearch.cli.terminal import Terminal, write_json
 from algosearch.cli.verb import BY_SIGNAL, DONE, INCOMPLETE, OUT_OF_TIME
@@ -45,9 +46,6 @@ DtypeWord = Annotated[
 ]
 LayoutWord = Annotated[str | None, typer.Option(metavar="L", help="channels_first or channels_last.")]
 Training = Annotated[bool, typer.Option("--training", help="Ask for the backward directions as well.")]
-Device = Annotated[
-    str | None, typer.Option(metavar="D", help="A device (cpu:0) or a backend (cpu). [default: the best that is found]")
-]
 Mode = Annotated[
     str | None,
     typer.Option(
@@ -55,13 +53,7 @@ Mode = Annotated[
         help="How a miss is answered: race, exhaustive, heuristic, cached. [default: ALGOSEARCH_MODE, else race]",
     ),
 ]
-Store = Annotated[
-    str | None,
-    typer.Option(metavar="S", help="A directory. [default: ALGOSEARCH_STORE, else the user's cache directory]"),
-]
 Budget = Annotated[float | None, typer.Option(metavar="SECONDS", help="End after so long, and keep what was found.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, and all else on stderr.")]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Say what becomes of every search.")]
 
 
 def warm(

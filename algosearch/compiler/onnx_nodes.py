@@ -269,9 +269,7 @@ def _element_type(site: Site, options: ReadOptions, indices: tuple[int, ...]) ->
         if number in _ELEMENT_TYPES:
             return _ELEMENT_TYPES[number]
         if number:
-            known = onnx.TensorProto.DataType
-            name = known.Name(number).lower() if number in known.values() else f"type {number}"
-            raise Unusable(f"no op computes in {name}")
+            raise Unusable(f"no op computes in {_type_name(number)}")
     raise Unusable("its element type is unknown")
 
 
@@ -285,8 +283,16 @@ class _Common(TypedDict):
     output_layout: Layout
 
 
+def _type_name(number: int) -> str:
+    known = onnx.TensorProto.DataType
+    return str(known.Name(number)).lower() if number in known.values() else f"type {number}"
+
+
 def _types_and_layouts(site: Site, options: ReadOptions) -> _Common:
     data_type = _element_type(site, options, (0, 1))
+    numbers = {site.tensor(index).element_type for index in (0, 1)} - {0}
+    if options.data_type is None and len(numbers) > 1:
+        raise Contradiction(f"has data and a weight of two types, {' and '.join(sorted(map(_type_name, numbers)))}")
     accumulates: dict[str, AccumulateType] = {"float64": "float64", "int8": "int32"}
     layout = options.layout or "channels_first"
     return _Common(

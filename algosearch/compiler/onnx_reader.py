@@ -1,15 +1,15 @@
 """`read_onnx`: an ONNX file to the ops of its forward graph.
 
-Reading is: parse, check that it is a model, make it ready for inference, infer once, walk the nodes. Guarantees:
+Reading is: parse, check that it is a model, inline its functions, make it ready for inference, infer once, walk the
+nodes. Guarantees:
 
 - No external data is ever opened: the shapes of weights are in the model itself.
 - Nothing but the errors named below leaves this module, whatever the file holds. A file cut short is refused, unless
   the cut falls behind the graph and the opsets, where nothing of it is needed.
 - Nodes stand in the graph's own order, those of a body (If, Loop, Scan) where the node that has the body stands.
 - One inference and a walk whose length is that of the graph.
-
-A node inside a model-local function is reported as skipped. Rejected: inlining functions here, since a small file may
-stand for an unlimited number of nodes; `onnx.inliner` does it for whoever trusts the model.
+- No op is made from a shape that the model contradicts: where an op's own result is not what the model or inference
+  says, reading an op behind it is an error.
 """
 
 from __future__ import annotations
@@ -24,22 +24,32 @@ import onnx.shape_inference
 from google.protobuf.message import Error as ProtobufError
 
 from algosearch.compiler.model import Model, Node, ReadOptions, Skipped
+from algosearch.compiler.onnx_functions import Callee, callee, calls, inline
 from algosearch.compiler.onnx_nodes import OTHER_KINDS, READ_KINDS, Contradiction, Site, Unresolved, Unusable, read_node
-from algosearch.compiler.onnx_shapes import Scope, open_dimensions, prepare, runtime_inputs, subgraphs, words
+from algosearch.compiler.onnx_prepare import complete, lighten, override, spell_out
+from algosearch.compiler.onnx_shapes import STANDARD, Scope, open_dimensions, subgraphs, words
 from algosearch.errors import UnknownDimension, UnreadableModel
-from algosearch.ops import Shape
+from algosearch.ops import ConvOp, Op, Shape
 
 __all__ = ("read_onnx",)
 
 _LARGEST_BYTES: Final = 2**31 - 1
 """What one protobuf message may have; a larger file is not one."""
-_STANDARD: Final = ("", "ai.onnx")
 _STARTS: Final = (
     (b"version https://git-lfs", "a Git LFS pointer, not the file itself; fetch it with `git lfs pull`"),
     (b"\x89PNG", "a PNG image, not an ONNX model"),
     (b"PK\x03\x04", "a ZIP archive, not an ONNX model"),
     (b"<", "looks like a web page, not an ONNX model"),
 )
+_WITHOUT_PARAMETERS: Final = frozenset(
+    (
+        *("Constant", "ConstantOfShape", "Identity", "Cast", "CastLike", "QuantizeLinear", "DequantizeLinear"),
+        *("Shape", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Slice", "Split", "Concat", "Expand"),
+        *("Pad", "Resize", "Upsample", "SpaceToDepth", "DepthToSpace", "MaxPool", "AveragePool", "Relu", "Clip"),
+        *("Sub", "Div"),  # how images are normalised; no layer learns by either
+    )
+)
+"""Kinds of node that leave what was not trained untrained. Of any other kind we assume that it has weights."""
 
 
 def read_onnx(path: Path, options: ReadOptions) -> Model:
@@ -50,16 +60,18 @@ def read_onnx(path: Path, options: ReadOptions) -> Model:
     Raises:
         UnreadableModel: not a model, cut short, or a node that contradicts itself; with the reason.
         UnknownDimension: some op's size depends on dimensions of inputs that are open; with the flags that set them.
-        InvalidSetting: `options` has a size below 1.
+        InvalidSetting: `options` has a size below 1, or two for one dimension.
         OSError: the file cannot be read.
     """
     source = str(path)
     try:
         model = _parse(source, path)
-        _check_functions(source, model)
-        runtime = frozenset(value.name for value in runtime_inputs(model.graph))
-        prepare(model, options.batch, dict(options.dimensions))
-        return _Walk(source, _infer(source, model), options, runtime).read()
+        lighten(model)
+        complete(model)
+        model = inline(source, model)
+        override(model.graph, options.batch, dict(options.dimensions))
+        spell_out(model.graph)
+        return _Walk(source, _infer(source, model), options).read()
     except (ProtobufError, UnicodeError, RecursionError) as error:
         raise UnreadableModel(source, f"not an ONNX model, or cut short: {type(error).__name__}") from error
 
@@ -83,28 +95,6 @@ def _parse(source: str, path: Path) -> onnx.ModelProto:
     if not all(isinstance(word, str) for word in words(model)):
         raise UnreadableModel(source, "damaged: it has names that are no text")
     return model
-
-
-def _check_functions(source: str, model: onnx.ModelProto) -> None:
-    """Refuse functions that inference would never come to the end of."""
-    called = {(each.domain, each.name): [(node.domain, node.op_type) for node in each.node] for each in model.functions}
-    sizes: dict[tuple[str, str], int] = {}
-    for first in called:
-        waiting = [first]
-        begun: set[tuple[str, str]] = set()
-        while waiting:
-            current = waiting[-1]
-            inner = [callee for callee in called[current] if callee in called and callee not in sizes]
-            if current in sizes or not inner:
-                sizes[current] = sum(sizes.get(callee, 1) for callee in called[current])
-                waiting.pop()
-            elif current in begun:
-                raise UnreadableModel(source, f"function {current[1]!r} calls itself")
-            else:
-                begun.add(current)
-                waiting.extend(inner)
-    if sum(sizes.values()) > 1_000_000:
-        raise UnreadableModel(source, "its functions stand for more than a million nodes")
 
 
 def _infer(source: str, model: onnx.ModelProto) -> onnx.ModelProto:
@@ -131,19 +121,19 @@ class _Open(NamedTuple):
 class _Walk:
     """One pass over the nodes of a model, which collects."""
 
-    def __init__(self, source: str, model: onnx.ModelProto, options: ReadOptions, runtime: frozenset[str]) -> None:
+    def __init__(self, source: str, model: onnx.ModelProto, options: ReadOptions) -> None:
         self._source = source
         self._graph = model.graph
         self._options = options
-        self._runtime = runtime
-        self._opset = next((each.version for each in model.opset_import if each.domain in _STANDARD), 1)
-        self._functions = {(each.domain, each.name): each for each in model.functions}
-        self._with_kinds: dict[tuple[str, str], bool] = {}
+        self._opset = next((each.version for each in model.opset_import if each.domain in STANDARD), 1)
+        self._called = calls(model)
+        self._with_kinds: dict[Callee, bool] = {}
         self._nodes: list[Node] = []
         self._skipped: list[Skipped] = []
         self._open: list[_Open] = []
         self._made_from: dict[str, tuple[str, ...]] = {}
         self._misfits: dict[str, str] = {}
+        self._trained: set[str] = set()
 
     def read(self) -> Model:
         self._visit_graph(self._graph, Scope(self._graph), prefix="")
@@ -161,16 +151,19 @@ class _Walk:
             for attribute, body in subgraphs(node):
                 # A body's own inputs come from the node's, in an order that depends on its kind.
                 self._made_from.update((value.name, tuple(node.input)) for value in body.input)
+                self._trained.update(value.name for value in body.input)
                 inputs |= self._visit_graph(body, Scope(body, scope), prefix=f"{name}/{attribute}/")
             made_from = tuple(inputs)
             self._made_from.update((output, made_from) for output in node.output if output)
+            if node.op_type not in _WITHOUT_PARAMETERS or not self._trained.isdisjoint(inputs):
+                self._trained.update(node.output)
             taken |= inputs
         return taken
 
     def _visit_node(self, node: onnx.NodeProto, scope: Scope, name: str) -> None:
         kind = node.op_type
         self._follow_misfits(node, scope, name)
-        if node.domain not in _STANDARD or kind not in READ_KINDS:
+        if node.domain not in STANDARD or kind not in READ_KINDS:
             reason = self._why_not(node)
             if reason:
                 self._skipped.append(Skipped(name=name, kind=kind, reason=reason))
@@ -188,9 +181,8 @@ class _Walk:
         except Contradiction as error:
             raise UnreadableModel(self._source, f"{kind} {name!r} {error}") from None
         else:
-            # Nothing before a convolution of the graph's own input is trained.
-            trained = kind == "BatchNormalization" or node.input[0] not in self._runtime
-            self._nodes.append(Node(name=name, op=op, needs_input_gradient=trained))
+            self._nodes.append(Node(name=name, op=op, needs_input_gradient=node.input[0] in self._trained))
+            self._check_result(node, scope, name, op)
             if remark is not None:
                 self._skipped.append(Skipped(name=name, kind=kind, reason=remark))
 
@@ -201,7 +193,7 @@ class _Walk:
         behind it would be read with a batch that is not the caller's.
         """
         misfit = next((self._misfits[each] for each in node.input if each in self._misfits), None)
-        if misfit is None and node.op_type == "Reshape" and node.domain in _STANDARD and node.input and node.output:
+        if misfit is None and node.op_type == "Reshape" and node.domain in STANDARD and node.input and node.output:
             before, after = scope.tensor(node.input[0]).shape, scope.tensor(node.output[0]).shape
             if before is None or after is None or None in before or None in after:
                 return
@@ -212,23 +204,30 @@ class _Walk:
         if misfit is not None:
             self._misfits.update((output, misfit) for output in node.output if output)
 
+    def _check_result(self, node: onnx.NodeProto, scope: Scope, name: str, op: Op) -> None:
+        """Note a result of another shape than inference left it with: from a wrong `value_info`, for one."""
+        made = op.result_shape if isinstance(op, ConvOp) else op.output_shape
+        for output in node.output[:1]:
+            stated = scope.tensor(output).shape
+            if stated is not None and None not in stated and stated != made:
+                self._misfits[output] = f"{node.op_type} {name!r} makes {made}, but the model says {stated}"
+
     def _why_not(self, node: onnx.NodeProto) -> str | None:
         """Why a node of another kind is not read, if somebody might expect that it is."""
-        if self._has_kinds((node.domain, node.op_type)):
-            return "a model-local function with a convolution or batch norm inside; inline it with onnx.inliner"
+        if self._has_kinds(callee(node)):
+            return "a function with a convolution or batch norm inside, of another opset than the model's"
         if node.op_type in OTHER_KINDS or node.op_type in READ_KINDS:
             return f"no op describes this kind of domain {node.domain or 'ai.onnx'!r}"
         return None
 
-    def _has_kinds(self, called: tuple[str, str]) -> bool:
+    def _has_kinds(self, called: Callee) -> bool:
         """Whether a function has a node of ours in it, however deep. Functions are known not to call themselves."""
-        if called not in self._functions:
+        if called not in self._called:
             return False
         if called not in self._with_kinds:
             self._with_kinds[called] = any(
-                (inner.domain in _STANDARD and inner.op_type in READ_KINDS)
-                or self._has_kinds((inner.domain, inner.op_type))
-                for inner in self._functions[called].node
+                (inner.domain in STANDARD and inner.name in READ_KINDS) or self._has_kinds(inner)
+                for inner in self._called[called]
             )
         return self._with_kinds[called]
 

@@ -23,6 +23,7 @@ Not a rule, although it leaves the bytes alone: merging axes (a 1x1 convolution 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from math import prod
 from typing import Any, Final, TypeVar, cast
 
@@ -43,8 +44,12 @@ _NORM_WORDS: Final = ("phase", "fusion", "data_type", "parameter_type")
 
 def canonical(op: AnyOp) -> AnyOp:
     """The description that stands for every op equal to `op`. Idempotent; the result shape is the same up to rule 1."""
-    same = _canonical_conv(op) if isinstance(op, ConvOp) else _canonical_batch_norm(op)
-    return cast("AnyOp", same)
+    return cast("AnyOp", _canonical(op))
+
+
+@lru_cache(maxsize=8192)  # asked again for the same op by the reader, the key and the search
+def _canonical(op: ConvOp | BatchNormOp) -> ConvOp | BatchNormOp:
+    return _canonical_conv(op) if isinstance(op, ConvOp) else _canonical_batch_norm(op)
 
 
 def _canonical_conv(op: ConvOp) -> ConvOp:

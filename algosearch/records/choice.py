@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from algosearch.records.trial import Failure
+from algosearch.records.trial import Candidate, Failure, Trial
 
 Precision = Literal["final", "coarse", "heuristic"]
 Rule = Literal[
@@ -35,6 +35,13 @@ class Rejection(msgspec.Struct, frozen=True, gc=False):
     workspace_bytes: int
     time_us: float | None = None
     failure: Failure | None = None
+
+    @classmethod
+    def of(cls, candidate: Trial | Candidate, rule: Rule) -> Rejection:
+        """Of a candidate that was tried, or was not."""
+        if isinstance(candidate, Candidate):
+            return cls(candidate.algorithm, rule, candidate.workspace_bytes)
+        return cls(candidate.algorithm, rule, candidate.workspace_bytes, candidate.time_us, candidate.failure)
 
     def describe(self) -> str:
         """One line: `cpu/numpy:fft: needs 9437184 bytes of workspace, more than the limit`."""
@@ -80,5 +87,11 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The key's digest."""
     generation: int = 0
     """The record's generation."""
-    rejections: tuple[Rejection, ...] = ()
-    """One for each other candidate of the search, in the library's order."""
+    verdicts: tuple[tuple[Trial | Candidate, Rule], ...] = ()
+    """Every other candidate of the search, in the library's order, and the rule by which it was not picked. The trials
+    themselves, not copies: forty rejections made for each answer would be a third of what a pick costs."""
+
+    @property
+    def rejections(self) -> tuple[Rejection, ...]:
+        """The verdicts spelled out, in the same order."""
+        return tuple(Rejection.of(candidate, rule) for candidate, rule in self.verdicts)

@@ -120,7 +120,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True, gc=Fals
         Raises:
             NoAlgorithm: the policy refuses every candidate.
         """
-        refused: list[Rejection] = []
+        refused: list[tuple[Trial | Candidate, Rule]] = []
         rule_of = _screen(self)
         for candidate in sorted(candidates, key=_library_order):
             rule = rule_of(candidate)
@@ -132,10 +132,10 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True, gc=Fals
                     precision="heuristic",
                     provisional=True,
                     digest=digest,
-                    rejections=tuple(refused),
+                    verdicts=tuple(refused),
                 )
-            refused.append(Rejection(candidate.algorithm, rule, candidate.workspace_bytes))
-        raise NoAlgorithm(problem, tuple(rejection.describe() for rejection in refused))
+            refused.append((candidate, rule))
+        raise NoAlgorithm(problem, tuple(Rejection.of(*each).describe() for each in refused))
 
     def _pick_from(self, search: Search, record: Record) -> Choice:
         trials = sorted(search.trials, key=_library_order)  # so that nothing below depends on the order they came in
@@ -158,11 +158,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True, gc=Fals
         if not rivals:
             if aside:
                 raise NotCovered("the candidates that are admitted were not timed as rivals")
-            put_aside = (
-                Rejection(t.algorithm, rule, t.workspace_bytes, t.time_us, t.failure)
-                for t, rule in zip(trials, rules, strict=True)
-                if rule is not None
-            )
+            put_aside = (Rejection.of(t, rule) for t, rule in zip(trials, rules, strict=True) if rule is not None)
             raise NoAlgorithm(record.key.problem.describe(), tuple(each.describe() for each in put_aside))
         leader = min(rivals, key=_speed_order)
         pick, window, ties = self._settle(leader, rivals)
@@ -182,17 +178,11 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True, gc=Fals
             tie_window=window,
             digest=record.key.digest,
             generation=record.generation,
-            rejections=tuple(
+            verdicts=tuple(
                 [
-                    Rejection(
-                        t.algorithm,
-                        rule or ("tie" if t.algorithm in tied else "slower"),
-                        t.workspace_bytes,
-                        t.time_us,
-                        t.failure,
-                    )
-                    for t, rule in zip(trials, rules, strict=True)
-                    if t is not pick
+                    (trial, rule or ("tie" if trial.algorithm in tied else "slower"))
+                    for trial, rule in zip(trials, rules, strict=True)
+                    if trial is not pick
                 ]
             ),
         )

@@ -117,9 +117,8 @@ class Flight:
         if self.record is None or _newness(record) > _newness(self.record):
             self.record = record
         record = self.record
-        candidates = candidates_of(record)
         for inquiry in tuple(self._inquiries):
-            inquiry.listed.set(candidates)
+            inquiry.listed.set(record)
             self._settle(inquiry, partial(_pick, inquiry, record), source)
 
     def refuse_cached(self, reason: str) -> None:
@@ -190,20 +189,3 @@ def _newness(record: Record) -> tuple[int, int]:
 def _pick(inquiry: Inquiry, record: Record) -> Choice:
     question = inquiry.question
     return question.policy.pick(record, mode="exhaustive" if question.mode == "exhaustive" else "race")
-
-
-def candidates_of(record: Record) -> tuple[Candidate, ...]:
-    """The candidates that a record's searches have seen, in the library's order: the first milestone of a hit."""
-    seen: dict[str, Candidate] = {}
-    for search in record.searches:
-        for trial in search.trials:
-            seen.setdefault(
-                trial.algorithm,
-                Candidate(
-                    algorithm=trial.algorithm,
-                    rank=trial.rank,
-                    workspace_bytes=trial.workspace_bytes,
-                    notes=trial.notes,
-                ),
-            )
-    return tuple(sorted(seen.values(), key=lambda candidate: (candidate.rank, candidate.algorithm)))

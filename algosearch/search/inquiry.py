@@ -14,7 +14,7 @@ import msgspec
 
 from algosearch.errors import AlgosearchError, SearchFailed
 from algosearch.ops import Op
-from algosearch.records import Candidate, Choice, Policy
+from algosearch.records import Candidate, Choice, Policy, Record, Trial
 from algosearch.search.milestone import Milestone
 from algosearch.settings import Mode
 
@@ -23,6 +23,28 @@ if TYPE_CHECKING:
 
 Source = Literal["memory", "store", "search", "heuristic"]
 """Where an answer came from: a record in memory, the store, a search, or nothing but the library's own order."""
+
+
+Listed = tuple[Candidate, ...] | Record | Choice
+"""Whatever tells the candidates. From a record or a choice they are made when somebody asks, which is seldom."""
+
+
+def candidates_of(listed: Listed) -> tuple[Candidate, ...]:
+    """The candidates in the library's order. A choice does not know its own algorithm's place, and gives it first."""
+    if isinstance(listed, tuple):
+        return listed
+    if isinstance(listed, Choice):
+        seen: list[Trial | Candidate | Choice] = [listed, *(candidate for candidate, _ in listed.verdicts)]
+    else:
+        seen = [trial for search in listed.searches for trial in search.trials]
+    known: dict[str, Candidate] = {}
+    for each in seen:
+        rank = 0 if isinstance(each, Choice) else each.rank
+        known.setdefault(
+            each.algorithm,
+            Candidate(algorithm=each.algorithm, rank=rank, workspace_bytes=each.workspace_bytes, notes=each.notes),
+        )
+    return tuple(sorted(known.values(), key=lambda candidate: (candidate.rank, candidate.algorithm)))
 
 
 class Question(msgspec.Struct, frozen=True, cache_hash=True, gc=False):
@@ -45,8 +67,8 @@ class Inquiry:
 
     def __init__(self, question: Question, on_answer: Callable[[Inquiry, Choice | None], None]) -> None:
         self.question = question
-        self.listed: Milestone[tuple[Candidate, ...]] = Milestone()
-        """First milestone: the candidates and the workspace of each."""
+        self.listed: Milestone[Listed] = Milestone()
+        """First milestone: the candidates and the workspace of each, or what tells them."""
         self.answered: Milestone[Choice] = Milestone()
         """Second milestone: the choice."""
         self.open_requests = 0
@@ -73,11 +95,7 @@ class Inquiry:
     def answer_known(self, choice: Choice) -> None:
         """Settle it with a choice that the searcher's table had: no flight, no engine."""
         self.source = "memory"
-        others = (
-            Candidate(algorithm=r.algorithm, rank=0, workspace_bytes=r.workspace_bytes) for r in choice.rejections
-        )
-        pick = Candidate(algorithm=choice.algorithm, rank=0, workspace_bytes=choice.workspace_bytes)
-        self.listed.set((pick, *others))
+        self.listed.set(choice)
         self.answered.set(choice)
 
     def fail(self, error: Exception) -> None:

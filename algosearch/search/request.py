@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from algosearch.errors import RequestWithdrawn
 from algosearch.ops import Op
 from algosearch.records import Choice, Policy
-from algosearch.search.inquiry import Inquiry, Source
+from algosearch.search.inquiry import Inquiry, Source, candidates_of
 
 if TYPE_CHECKING:
     from algosearch.search.searcher import Searcher
@@ -63,7 +63,7 @@ class Request:
         Cancellation: the request stays open and the search goes on.
         """
         self._check_open()
-        candidates = await self._inquiry.listed.wait()
+        candidates = candidates_of(await self._inquiry.listed.wait())
         return {candidate.algorithm: candidate.workspace_bytes for candidate in candidates}
 
     async def choice(self, policy: Policy | None = None, *, deadline_s: float | None = None) -> Choice:

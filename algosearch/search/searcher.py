@@ -20,7 +20,7 @@ from algosearch.ops import BatchNormOp, ConvOp, Op
 from algosearch.records import DEFAULT_POLICY, Choice, Policy
 from algosearch.search.answers import Answers, Place
 from algosearch.search.engine import Engine
-from algosearch.search.inquiry import Inquiry
+from algosearch.search.inquiry import Inquiry, candidates_of
 from algosearch.search.milestone import happens_within, wait_for_all
 from algosearch.search.request import Request
 from algosearch.search.statistics import ChoicesDigest, FlightStatus, Statistics
@@ -224,7 +224,7 @@ class Searcher:
             raise DeadlineExpired(problem, deadline_s)
         if inquiry.answered.happened:
             return inquiry.answered.result()
-        return inquiry.question.policy.first(inquiry.listed.result(), problem=problem)
+        return inquiry.question.policy.first(candidates_of(inquiry.listed.result()), problem=problem)
 
     def wait_for_blocking(self, inquiries: Sequence[Inquiry], timeout_s: float | None, call: str) -> list[Choice]:
         """The answers, this thread blocked until then."""

@@ -13,11 +13,11 @@ class EngineStatistics(msgspec.Struct, frozen=True, kw_only=True):
     store_trouble: str | None
     """Why it cannot be used."""
     store_hits: int
-    """Keys answered from the store."""
+    """Keys whose record was read from the store."""
     store_misses: dict[str, int]
     """Keys that the store did not answer, by kind of miss."""
     memory_hits: int
-    """Keys answered from a record in memory, for a question not asked before."""
+    """Keys whose record was in memory, for a question not asked before."""
     searched: int
     """Searches carried out."""
     failed: int

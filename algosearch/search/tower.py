@@ -40,7 +40,10 @@ _KEYS_KEPT: Final = 100_000
 
 
 class Counts:
-    """What became of the flights. Read from any thread, written on the loop."""
+    """What became of the flights. Read from any thread, written on the loop.
+
+    Invariant: what an answer says of them is counted before whoever waits for the answer wakes.
+    """
 
     def __init__(self) -> None:
         self.store_hits = 0
@@ -150,9 +153,9 @@ class Tower:
         for flight in flights:
             record = self._tiers.recall(flight.key.digest)
             if record is not None:
+                self.counts.memory_hits += 1
                 flight.learned(record, "memory")
             if flight.is_idle:
-                self.counts.memory_hits += 1
                 self._end(flight, "landed")
             else:
                 to_read.append(flight)
@@ -166,6 +169,7 @@ class Tower:
             if flight.ended:
                 continue
             if isinstance(answer, Record):
+                self.counts.store_hits += 1
                 flight.learned(answer, "store")
                 reason = "its searches do not cover this policy"
             else:
@@ -173,7 +177,6 @@ class Tower:
                 reason = answer.reason
             flight.refuse_cached(reason)
             if flight.is_idle:
-                self.counts.store_hits += isinstance(answer, Record)
                 self._end(flight, "landed")
             else:
                 self._tasks.start_soon(self._fly, flight)
@@ -188,8 +191,8 @@ class Tower:
             logger.warning(
                 "%s failed: %s", flight.op.describe(), error, exc_info=not isinstance(error, AlgosearchError)
             )
-            flight.fail(error)
             self._end(flight, "failed")
+            flight.fail(error)
 
     async def _search(self, flight: Flight) -> None:
         flight.move("queued")

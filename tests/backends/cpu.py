@@ -48,5 +48,3 @@ def agrees(found: Array, right: Array, allowed: float | Array) -> bool:
     """Whether two rows are the same but for rounding to the type of `found`, and for `allowed` before that."""
     spacing = 0.0 if found.dtype == np.int8 else 2 * float(np.finfo(found.dtype).eps)
     return bool(np.all(np.abs(found.astype(np.float64) - right) <= allowed + spacing * np.abs(right)))
-
-

@@ -54,9 +54,9 @@ def conv(op: ConvOp, tensors: Mapping[str, Array]) -> Array:
             for group in range(op.groups):
                 c = slice(group * channels, (group + 1) * channels)
                 k = slice(group * filters, (group + 1) * filters)
-                x = (slice(None), c, *place)
-                w = (k, slice(None), *tap)
-                y = (slice(None), k, *output)
+                x: Any = (slice(None), c, *place)
+                w: Any = (k, slice(None), *tap)
+                y: Any = (slice(None), k, *output)
                 match op.direction:
                     case "forward":
                         result[y] += source[x] @ weights[w].T

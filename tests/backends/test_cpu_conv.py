@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import prod
+from math import prod, sqrt
 from typing import Final
 
 import numpy as np
@@ -32,7 +32,7 @@ def _allowed(op: ConvOp) -> float:
         "backward_filter": op.output_shape[0] * prod(op.output_shape[2:]),
     }[op.direction]
     eps = float(np.finfo(np.float64).eps) if op.input_type == "float64" else _EPS
-    return 32 * eps * summed**0.5
+    return 32 * eps * sqrt(summed)
 
 
 def _listed(op: ConvOp) -> list[str]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,24 +33,31 @@ def environ(**changes: str) -> dict[str, str]:
     return {**kept, "PYTHONWARNINGS": "error", "COLUMNS": "100", **changes}
 
 
-def start(*args: str | Path, module: str = "algosearch", env: dict[str, str] | None = None) -> subprocess.Popen[str]:
-    """Start the command line in another process, its streams apart."""
-    return subprocess.Popen(
+@contextlib.contextmanager
+def started(
+    *args: str | Path, module: str = "algosearch", env: dict[str, str] | None = None
+) -> Iterator[subprocess.Popen[str]]:
+    """The command line in another process, its streams apart; killed at the end of the block if it still runs."""
+    with subprocess.Popen(
         [sys.executable, "-m", module, *map(str, args)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         env=environ() if env is None else env,
-    )
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def run(
     *args: str | Path, module: str = "algosearch", env: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run the command line in another process, to its end."""
-    process = start(*args, module=module, env=env)
-    stdout, stderr = process.communicate(timeout=50)
+    with started(*args, module=module, env=env) as process:
+        stdout, stderr = process.communicate(timeout=50)
     return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
 
 

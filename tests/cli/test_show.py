@@ -158,6 +158,17 @@ def test_a_record_without_an_algorithm_in_full(store: Path) -> None:
     assert "the default policy picks: no algorithm: " in result.stdout
 
 
+def test_a_provenance_that_makes_no_sense(tmp_path: Path) -> None:
+    record = record_of(tiny_op())
+    search = record.searches[0]
+    nonsense = replace(search.provenance, found_at_s=1 << 62, seconds=float("nan"), version="\x1b[2J")
+    store = fill(tmp_path / "store", replace(record, searches=(replace(search, provenance=nonsense),)))
+    for args in ([], ["--json"], [record.key.digest], [record.key.digest, "--json"]):
+        assert invoke("show", "--store", store, *args).exit_code == 0
+    page = invoke("show", "--store", store, record.key.digest).stdout
+    assert "at an impossible time, by algosearch �[2J, in nan s" in page
+
+
 def test_the_front_is_what_some_limit_would_get() -> None:
     def trial(name: str, workspace_bytes: int, time_us: float | None, failure: Failure | None = None) -> Trial:
         return Trial(

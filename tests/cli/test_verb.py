@@ -73,10 +73,11 @@ def test_a_refusal_is_one_line(error: AlgosearchError) -> None:
 def test_an_internal_error_is_one_line_and_how_to_see_more(
     error: Exception, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("ALGOSEARCH_DEBUG", raising=False)
-    result = outcome_of(error)
-    assert result.exit_code == 70
-    assert result.stderr == f"internal error: {text}; ALGOSEARCH_DEBUG=1 shows where\n"
+    for unset in ("", "0"):
+        monkeypatch.setenv("ALGOSEARCH_DEBUG", unset)
+        result = outcome_of(error)
+        assert result.exit_code == 70
+        assert result.stderr == f"internal error: {text}; ALGOSEARCH_DEBUG=1 shows where\n"
     monkeypatch.setenv("ALGOSEARCH_DEBUG", "1")
     result = outcome_of(error)
     assert result.exit_code == 70

@@ -334,7 +334,7 @@ class TestFirst:
             precision="heuristic",
             provisional=True,
             digest="d",
-            rejections=choice.rejections,
+            verdicts=choice.verdicts,
         )
         assert [(each.algorithm, each.rule) for each in choice.rejections] == [("cudnn/graph:a", "workspace_limit")]
 

@@ -85,8 +85,9 @@ class _Case:
         found = scale * (values - mean) * inverse + bias + addend
         if self._op.fusion != "none":
             found = np.maximum(found, 0)
+        # All terms as if none of them cancelled, and what the error in the deviation makes of what is multiplied by it.
         size = np.abs(scale) * inverse * (np.abs(values) + np.abs(mean)) + np.abs(bias) + np.abs(addend)
-        return found, self.error * condition * size
+        return found, self.error * (size + condition * np.abs(scale * (values - mean)) * inverse)
 
     def backward(self, name: str, points: Points) -> Verdict:
         """The gradients."""

@@ -20,6 +20,7 @@ from algosearch.backends.cpu import checking, machine
 from algosearch.backends.cpu.arena import Array, Run
 from algosearch.backends.cpu.buffers import Buffers, needed_bytes
 from algosearch.backends.cpu.catalogue import Catalogue, candidates
+from algosearch.backends.cpu.disturbance import Watch
 from algosearch.backends.cpu.kernel import Kernel, running
 from algosearch.ops import Op
 from algosearch.records import Built, Burst, Candidate, Environment, Failure, Listing
@@ -66,6 +67,7 @@ class CpuSession:
         # Added to by prepare, looked up and removed by the lane; one dictionary operation each, hence no lock.
         self._plans: dict[int, _Plan] = {}
         self._loaded: _Loaded | None = None
+        self._watch = Watch()
 
     def __repr__(self) -> str:
         loaded = self._loaded.op.describe() if self._loaded else "nothing"
@@ -162,6 +164,7 @@ class CpuSession:
         try:
             with running():
                 run = loaded.run_of(number, plan)
+                self._watch.begin()
                 start = before = perf_counter_ns()
                 for _ in range(repeats):
                     run()
@@ -175,7 +178,9 @@ class CpuSession:
                     before = now
         except MemoryError as error:
             return _out_of_memory(str(error))
-        return Burst(time_us=max(before - start, 1) / 1e3 / repeats, repeats=repeats, timing=TIMING)
+        burst_ns = max(before - start, 1)
+        disturbed = self._watch.end(burst_ns)
+        return Burst(time_us=burst_ns / 1e3 / repeats, repeats=repeats, timing=TIMING, disturbed=disturbed)
 
     def _result_of(self, number: int) -> dict[str, Array] | Failure:
         """Copies of what a plan writes, after a run into buffers that hold nothing like it."""
