@@ -6,6 +6,7 @@ backend the runs being timed share this process, so that a refresh thread would 
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Final, Protocol, Self
 
 import msgspec
@@ -118,7 +119,7 @@ def _facts(moment: Moment) -> tuple[str, ...]:
     return (
         f"{moment.answered}/{moment.total}",
         duration(int(moment.elapsed_s)),
-        "" if left_s is None else f"about {duration(round(left_s))} left",
+        "" if left_s is None else f"about {duration(math.ceil(left_s))} left",
     )
 
 

@@ -13,8 +13,6 @@ def duration(seconds: float) -> str:
     """How long something takes, as precisely as anybody wants to know: `0.42 s`, `14 s`, `3 min 05 s`, `2 h 10 min`."""
     if seconds < 9.95:
         return f"{seconds:.2g} s"
-    if not math.isfinite(seconds):
-        return f"{seconds} s"
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"
@@ -49,5 +47,5 @@ def age(seconds: float) -> str:
 
 def _four_digits(value: float) -> str:
     value = float(f"{value:.4g}")  # first, for 0.99996 has a digit less than what it rounds to
-    decimals = 3 - math.floor(math.log10(value)) if 0 < value < math.inf else 0
+    decimals = 3 - math.floor(math.log10(value)) if value > 0 else 0
     return f"{value:.{min(max(decimals, 0), 6)}f}"

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import ceil, isfinite
 from typing import TypeVar
 
+from algosearch.race.estimate import LONGEST_US, SHORTEST_US
 from algosearch.race.instructions import Build, Check, Finished, Instruction, Launch, Outcome, Time, Widen
 from algosearch.race.rules import RaceRules
 from algosearch.race.standings import Standings
@@ -31,6 +32,9 @@ class Race:
         policies: those that were asked: they decide what is looked at and what comes to the finals.
         mode: `exhaustive` lists and times everything, and screens nobody.
         rules: how much to run before a difference is believed.
+
+    Raises:
+        ValueError: the ranks of the listing do not count up from 0.
     """
 
     def __init__(
@@ -41,8 +45,7 @@ class Race:
         mode: SearchMode = "race",
         rules: RaceRules | None = None,
     ) -> None:
-        self.trying = ""
-        """What the last instruction is about, for a progress line."""
+        _require_ranks(listing)
         self._rules = RaceRules() if rules is None else rules
         self._policies = tuple(dict.fromkeys(policies)) or (DEFAULT_POLICY,)
         self._mode = mode
@@ -58,16 +61,23 @@ class Race:
         self._final_us = 0.0
         self._bursts = 0
         self._discards = 0
+        self._drifted_rounds = 0
         self._look(range(len(listing.candidates)) if mode == "exhaustive" else self._admitted()[: listing.look_at])
 
     def __repr__(self) -> str:
         looked = f"{len(self._looked)} of {len(self.candidates)}"
-        return f"<Race of {looked}, {len(self._standings.rounds)} rounds, {self.trying or 'new'}>"
+        pending = "between two steps" if self._pending is None else self._describe(self._pending)
+        return f"<Race of {looked}, {len(self._standings.rounds)} rounds, {pending}>"
 
     @property
     def candidates(self) -> tuple[Candidate, ...]:
         """By rank."""
         return self._standings.candidates
+
+    @property
+    def trying(self) -> str:
+        """What `next` is about, for a progress line."""
+        return self._describe(self.next())
 
     # -- the driver's side -------------------------------------------------------------------------------------------
 
@@ -75,7 +85,6 @@ class Race:
         """What to do now; the same until its outcome is told."""
         if self._pending is None:
             self._pending = self._decide()
-            self.trying = self._describe(self._pending)
         return self._pending
 
     def tell(self, outcome: Outcome) -> None:
@@ -106,11 +115,38 @@ class Race:
         self._standings.changed()
 
     def drop(self, ranks: Iterable[int], failure: Failure) -> None:
-        """These cannot be run: there is no memory for them. The pending instruction is withdrawn."""
-        for rank in ranks:
-            self._standings.failures[rank] = failure
+        """These cannot be run: there is no memory for them. The pending instruction is withdrawn, be it the last.
+
+        Raises:
+            ValueError: no candidate has such a rank. Nothing changes then.
+        """
+        dropped = tuple(ranks)
+        if not set(dropped) <= set(range(len(self.candidates))):
+            raise ValueError(f"{dropped} are not all ranks of {self!r}")
+        for rank in dropped:
+            self._standings.failures.setdefault(rank, failure)
         self._pending = None
         self._standings.changed()
+
+    def validate(self) -> None:
+        """Assert what must be true between any two calls. For tests."""
+        self._standings.validate()
+        standings, ready = self._standings, set(self._standings.alive())
+        assert len(set(self._looked)) == len(self._looked) <= len(self.candidates)
+        assert set(standings.build_us) | self._checked <= set(self._looked)
+        match self._pending:
+            case Build(ranks):
+                assert not set(ranks) & (set(standings.build_us) | set(standings.failures))
+            case Launch(ranks):
+                assert set(ranks) <= set(standings.build_us) - set(standings.launch_us) - set(standings.failures)
+            case Time(bursts, limit_us):
+                assert {rank for rank, _ in bursts} <= ready
+                assert bursts == bursts[::-1]
+                assert all(1 <= repeats <= self._rules.most_repeats for _, repeats in bursts)
+                assert isfinite(limit_us)
+            case Check(rank, against):
+                assert rank in ready - self._checked
+                assert against is None or against in ready - {rank}
 
     # -- outcomes ----------------------------------------------------------------------------------------------------
 
@@ -154,14 +190,21 @@ class Race:
             self._final_us += sum(
                 b.time_us * b.repeats for b in outcomes if isinstance(b, Burst) and _is_time(b.time_us)
             )
-            if patient and self._drifted(round_.bursts[0][0], times):
-                self._discards += 1
+            if self._drifted_rounds < self._rules.most_discards and self._drifted(round_.bursts[0][0], times):
+                self._drifted_rounds += 1
                 return
             self._final_rounds += 1
         # One burst of two is not the same time on average as the others have; nor does one candidate tell of a level.
-        whole = {rank: sum(each) / 2 for rank, each in times.items() if len(each) == 2}
-        if len(whole) > 1 or len(round_.bursts) == 2 or not patient:
+        whole = {rank: self._of_two(*each) for rank, each in times.items() if len(each) == 2}
+        if len(whole) > 1 or (whole and len(round_.bursts) == 2):
+            standings.rounds.append(whole)
+        elif times and not patient:
             standings.rounds.append(whole or {rank: each[0] for rank, each in times.items()})
+
+    def _of_two(self, first: float, last: float) -> float:
+        """What two bursts of one round say. No clock drifts so far within a round: the longer one was interrupted."""
+        low, high = (first, last) if first < last else (last, first)
+        return low if high > self._rules.interrupted * low else (first + last) / 2
 
     def _is_patient(self) -> bool:
         return self._discards < max(self._rules.most_discards, self._rules.disturbed_share * self._bursts)
@@ -178,6 +221,7 @@ class Race:
             raise ValueError(f"a widening ends with a Listing, not {outcome!r}")
         if outcome.candidates[: len(known)] != known:
             raise ValueError("a wider listing must begin as the narrower one")
+        _require_ranks(outcome)
         # A backend that calls a listing incomplete and then has no more to list would be asked for ever.
         self._complete = outcome.complete or len(outcome.candidates) == len(known)
         self._standings.candidates = outcome.candidates
@@ -232,11 +276,13 @@ class Race:
         return Time(self._there_and_back(order, self._rules.coarse_us), standings.limit_us())
 
     def _check(self) -> Check | None:
-        """The fastest first: it is the one that the others would be dropped for."""
+        """The fastest first: it is the one that the others would be dropped for. Against another one, if there is one
+        that has passed: where two differ, their backend knows where to look."""
         for rank in sorted(self._standings.front(), key=self._standings.time_us):
             if rank not in self._checked:
-                others = (other for other in (*self._standings.front(), *self._standings.alive()) if other != rank)
-                return Check(rank, next(others, None))
+                others = [other for other in (*self._standings.front(), *self._standings.alive()) if other != rank]
+                passed = (other for other in others if other in self._checked)
+                return Check(rank, next(passed, next(iter(others), None)))
         return None
 
     def _further(self) -> list[int] | Widen | None:
@@ -260,18 +306,25 @@ class Race:
 
     def _final(self) -> Time | None:
         """A round of those between whom an asked policy is undecided, the leader first and last; None if done."""
-        rules, done = self._rules, self._final_rounds
-        next_us = self._final_us * (1 + 1 / max(done, 1))
-        budget_us = rules.final_budget_us * (1 if done >= rules.least_rounds else 2)
-        if done >= rules.most_rounds or next_us > budget_us:
+        undecided, factor = self._standings.undecided()
+        if not undecided or self._final_rounds >= self._rules.most_rounds:
             return None
-        leader, finalists = self._standings.undecided()
-        others = [rank for rank in finalists if rank != leader]
-        if not others:
+        leader, *others = undecided
+        turn = self._final_rounds % len(others)
+        bursts = self._there_and_back([leader, *others[turn:], *others[:turn]], self._rules.burst_us)
+        if not self._is_worth_a_round(bursts, factor):
             return None
-        turn = done % len(others)
-        order = [leader, *others[turn:], *others[:turn]]
-        return Time(self._there_and_back(order, rules.burst_us), self._standings.limit_us(), final=True)
+        return Time(bursts, self._standings.limit_us(), final=True)
+
+    def _is_worth_a_round(self, bursts: Sequence[tuple[int, int]], factor: float) -> bool:
+        """Whether the budget allows for one more; beyond it, whether windows that are good enough are in reach."""
+        rules, standings = self._rules, self._standings
+        round_us = sum(standings.time_us(rank) * repeats for rank, repeats in bursts)
+        budget_us = rules.final_budget_us * (1 if self._final_rounds >= rules.least_rounds else 2)
+        if self._final_us + round_us <= budget_us:
+            return True
+        rounds = (factor - 1) * min(standings.estimates()[rank].samples for rank, _ in bursts)
+        return rounds > 0 and self._final_us + max(1.0, rounds) * round_us <= rules.patience * rules.final_budget_us
 
     def _admitted(self) -> list[int]:
         return self._standings.admitted()
@@ -303,6 +356,11 @@ class Race:
                 return "done"
 
 
+def _require_ranks(listing: Listing) -> None:
+    if [candidate.rank for candidate in listing.candidates] != list(range(len(listing.candidates))):
+        raise ValueError("the ranks of a listing must count up from 0")
+
+
 def _each(outcome: Outcome, asked: int, good: type[Good]) -> tuple[Good | Failure, ...]:
     if not isinstance(outcome, tuple) or len(outcome) != asked:
         raise ValueError(f"{asked} outcomes were asked for, and this is {outcome!r}")
@@ -317,7 +375,7 @@ def _count(candidates: int) -> str:
 
 
 def _is_time(us: float) -> bool:
-    return isfinite(us) and us > 0.0
+    return SHORTEST_US <= us <= LONGEST_US  # also false for NaN
 
 
 def _impossible(us: float) -> Failure:

@@ -20,6 +20,9 @@ class RaceRules(msgspec.Struct, frozen=True, kw_only=True):
     """Final rounds at most: the error falls with the square root, and nobody waits for ever."""
     final_budget_us: float = 400_000.0
     """Running time of the finals at most; twice that if `least_rounds` would not fit."""
+    good_enough: float = 0.01
+    """A tie window for which the budget may be exceeded, up to `patience` times, if it can be reached within that."""
+    patience: float = 8.0
     burst_us: float = 200.0
     """Between two events: their resolution of 0.5 µs is then a quarter of a per cent."""
     coarse_us: float = 20.0
@@ -28,6 +31,8 @@ class RaceRules(msgspec.Struct, frozen=True, kw_only=True):
     """Runs in a burst at most."""
     drift: float = 0.01
     """The leader runs first and last in a final round; if its two times differ by more, the round does not count."""
+    interrupted: float = 1.5
+    """If the two bursts of a candidate in one round differ by more than this factor, only the shorter one counts."""
     most_discards: int = 12
     """So many bursts or rounds may be thrown away, or else this share of all bursts, before disturbed ones are taken
     as they are: the device is not going to be quieter."""
@@ -40,3 +45,5 @@ class RaceRules(msgspec.Struct, frozen=True, kw_only=True):
     hopeless: float = 200.0
     """A run of so many times the best, but at least `limit_us`, is stopped or given up."""
     limit_us: float = 1_000_000.0
+    first_limit_us: float = 60_000_000.0
+    """The limit while no candidate has shown how long a run takes: a large problem on a small machine takes seconds."""

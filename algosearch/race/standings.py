@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import hypot
 
-from algosearch.race.estimate import Estimate, estimates
+from algosearch.race.estimate import LONGEST_US, SHORTEST_US, Estimate, estimates
 from algosearch.race.rules import RaceRules
 from algosearch.records import Candidate, Failure, Policy, SearchMode, Stage, Trial, refusable
-from algosearch.records.policy import LOOK_AT, TIE
+from algosearch.records.policy import LOOK_AT, TIE, WINDOW
 
 _SAMPLES_KEPT = 96
 
@@ -44,6 +44,20 @@ class Standings:
         """A fact was added."""
         self._estimates = None
         self._front = None
+
+    def validate(self) -> None:
+        """Assert what must be true of the facts. For tests."""
+        ranks = set(range(len(self.candidates)))
+        assert set(self.failures) | set(self.build_us) <= ranks
+        assert set(self.launch_us) <= set(self.build_us)
+        assert set(self.timing) == set(self.launch_us)
+        for each in self.rounds:
+            assert each
+            assert set(each) <= set(self.launch_us)
+            assert all(SHORTEST_US <= us <= LONGEST_US for us in each.values())
+        for estimate in self.estimates().values():
+            assert SHORTEST_US <= estimate.time_us <= LONGEST_US
+            assert 0.0 < estimate.error_us < LONGEST_US
 
     # -- who may be what ---------------------------------------------------------------------------------------------
 
@@ -126,29 +140,35 @@ class Standings:
         others = (self.time_us(other) for other in self.front() if other != rank)
         return any(max(mine, theirs) <= most * min(mine, theirs) for theirs in others)
 
-    def undecided(self) -> tuple[int, list[int]]:
-        """The fastest of those between whom an asked policy is not decided, and all of them; (-1, []) if all is."""
-        open_questions: set[int] = set()
+    def undecided(self) -> tuple[list[int], float]:
+        """Those between whom an asked policy is not decided, the fastest first, and by what factor more rounds than
+        the least timed of them has would make all their windows good enough."""
+        found: set[int] = set()
+        factor = 0.0
         for policy in range(len(self._policies)):
             admitted = [rank for rank in self.front() if self.admits(policy, rank)]
-            if admitted:
-                leader = min(admitted, key=self.time_us)
-                for rank in admitted:
-                    if rank != leader and not self._is_decided(leader, rank):
-                        open_questions |= {leader, rank}
-        if not open_questions:
-            return -1, []
-        return min(open_questions, key=self.time_us), sorted(open_questions)
+            leader = min(admitted, key=self.time_us, default=-1)
+            for rank in admitted:
+                if rank != leader and not self._is_decided(leader, rank):
+                    found |= {leader, rank}
+                    factor = max(factor, (WINDOW * self._error(leader, rank) / self._rules.good_enough) ** 2)
+        return sorted(found, key=lambda rank: (self.time_us(rank), rank)), factor
 
     def _is_decided(self, leader: int, rank: int) -> bool:
+        """Whether more rounds could change neither the pick nor its window."""
         best, other = self.estimates()[leader], self.estimates()[rank]
         lag = (other.time_us - best.time_us) / best.time_us
-        error = hypot(other.error_us, best.error_us) / best.time_us
-        if lag > self._rules.finalist and lag > 3 * error:
+        window = WINDOW * self._error(leader, rank)
+        if lag > max(self._rules.finalist, window):
             return True
         if min(best.samples, other.samples) < self._rules.coarse_rounds + self._rules.least_rounds:
             return False
-        return 5 * error <= TIE or (lag > 3 * error and lag > TIE)
+        return window <= TIE or lag > max(TIE, window)
+
+    def _error(self, leader: int, rank: int) -> float:
+        """Of their difference, relative to the leader."""
+        best, other = self.estimates()[leader], self.estimates()[rank]
+        return hypot(other.error_us, best.error_us) / best.time_us
 
     def found_better(self, before: Sequence[int]) -> bool:
         """Whether an asked policy has a clearly better best now than it had with those of `before` alone."""
@@ -161,7 +181,9 @@ class Standings:
 
     def limit_us(self) -> float:
         """A run longer than this is hopeless."""
-        best = min((e.time_us for rank, e in self.estimates().items() if rank not in self.failures), default=0.0)
+        best = min((e.time_us for rank, e in self.estimates().items() if rank not in self.failures), default=None)
+        if best is None:
+            return self._rules.first_limit_us
         return max(self._rules.limit_us, self._rules.hopeless * best)
 
     # -- what is kept of it ------------------------------------------------------------------------------------------
@@ -191,7 +213,7 @@ class Standings:
             workspace_bytes=candidate.workspace_bytes,
             notes=candidate.notes,
             stage="listed" if estimate is None else stage,
-            time_us=None if estimate is None else max(0.0001, round(estimate.time_us, 4)),
+            time_us=None if estimate is None else round(estimate.time_us, 4),
             error_us=None if estimate is None else round(estimate.error_us, 4),
             samples_us=tuple(samples)[-_SAMPLES_KEPT:],
             build_us=self.build_us.get(rank),

@@ -35,6 +35,8 @@ from algosearch.records.trial import Candidate, Trial
 
 TIE: Final = 0.003
 """Relative lag within which two candidates are as good as each other."""
+WINDOW: Final = 5
+"""Standard errors that a pick may truly be behind: two within which it cannot be told, three for having found so."""
 LOOK_AT: Final = 4
 """So many admitted candidates must have been timed before a search that left out some of the library's list may answer
 a policy. Measured on an H200: for a limit of 1 MiB the best is among the four best-ranked that fit, for zero among
@@ -196,10 +198,10 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True, gc=Fals
             error = hypot(trial.error_us or 0.0, leader.error_us or 0.0) / best_us
             if trial is leader or lag <= max(TIE - 3 * error, 2 * error):
                 ties.append(trial)
-            if trial is not leader and lag <= 5 * error:
+            if trial is not leader and lag <= WINDOW * error:
                 worst_error = max(worst_error, error)
         pick = leader if len(ties) == 1 else min(ties, key=self._tie_order)
-        return pick, max(TIE, 5 * worst_error), ties
+        return pick, max(TIE, WINDOW * worst_error), ties
 
     def _tie_order(self, trial: Trial) -> tuple[bool, int, bool, int, str]:
         preferred = any(fnmatchcase(trial.algorithm, pattern) for pattern in self.prefer)

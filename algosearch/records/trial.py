@@ -95,9 +95,9 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False
     """The best estimate of one run; None if it never ran to the end. Comparable within one search only."""
     error_us: Duration | None = None
     """Its standard error, such that hypot(a.error_us, b.error_us) is that of the difference of two trials of one
-    search. None with fewer than two samples."""
+    search. None if and only if `time_us` is."""
     samples_us: tuple[Microseconds, ...] = ()
-    """Every burst's time a run, in the order taken, first launches left out; final rounds last."""
+    """Each round's time a run, in the order taken, first launches left out; final rounds last."""
     build_us: Duration | None = None
     timing: str = ""
     """How it was timed: `gated`, `wall`, `virtual`, with `warm` or `rotating` buffers: `wall,warm`."""

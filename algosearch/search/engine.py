@@ -29,7 +29,7 @@ from algosearch.devices.pool import Pool
 from algosearch.errors import DeviceUnavailable, SearcherClosed, UnknownDevice
 from algosearch.pinned import PinnedThread
 from algosearch.search.inquiry import Inquiry
-from algosearch.search.milestone import Milestone
+from algosearch.search.milestone import Milestone, gathering
 from algosearch.search.statistics import EngineStatistics, FlightStatus
 from algosearch.search.tiers import Tiers
 from algosearch.search.tower import Counts, Tower
@@ -152,6 +152,10 @@ class Engine:
 
         Cancellation: the same as `stop`.
         """
+        with gathering():
+            await self._serve()
+
+    async def _serve(self) -> None:
         try:
             async with anyio.create_task_group() as tasks:
                 self._tower = Tower(self._tiers, tasks)

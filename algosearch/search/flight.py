@@ -52,10 +52,9 @@ class Flight:
         """The newest record known of this key."""
         self.trying = ""
         """What the worker does now, for a progress line. Written by the worker's threads."""
-        self.scope = anyio.CancelScope()
-        """Around everything that may be dropped."""
-        self.listing_lock = anyio.Lock()
-        """Held while the candidates are asked for, so that they are asked for once."""
+        self.scope: anyio.CancelScope | None = None
+        """Around everything that may be dropped, from the moment that it flies."""
+        self._listing_lock: anyio.Lock | None = None
         self._inquiries: list[Inquiry] = []
         self._began = perf_counter()
 
@@ -72,6 +71,14 @@ class Flight:
     def ended(self) -> bool:
         """True once it has landed, failed or was dropped."""
         return self.state in _ENDED
+
+    @property
+    def listing_lock(self) -> anyio.Lock:
+        """Held while the candidates are asked for, so that they are asked for once. Made when needed: most flights
+        land from the store."""
+        if self._listing_lock is None:
+            self._listing_lock = anyio.Lock()
+        return self._listing_lock
 
     def move(self, state: State) -> None:
         """Go on to a later state."""
@@ -96,7 +103,8 @@ class Flight:
         if self._inquiries or self.state not in _DROPPABLE:
             return False
         self.move("dropped")
-        self.scope.cancel()
+        if self.scope is not None:
+            self.scope.cancel()
         return True
 
     def hand_over(self) -> tuple[Inquiry, ...]:

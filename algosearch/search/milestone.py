@@ -4,7 +4,7 @@ Guarantees:
 - It is set or failed once; later attempts change nothing and say so.
 - A waiter that is cancelled leaves no trace, and takes nothing from the others: each has a future of its own loop.
 - Setting it costs one `call_soon_threadsafe` a waiting loop, not one a waiter (a self-pipe write is 5 µs, and a
-  thousand tasks may wait).
+  thousand tasks may wait). What happens within one turn of a loop that is `gathering` costs one for all together.
 - An error is raised to each waiter as a fresh equal one (`AlgosearchError.again`), and not "never retrieved" if nobody
   waits.
 
@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Generic, TypeVar
 
@@ -141,11 +141,51 @@ class Milestone(Generic[T]):
             self.waiting = 0
         for event in blocked:
             event.set()
+        wakeups: _Wakeups | None = getattr(_GATHERED, "wakeups", None)
         for loop, waiting in callbacks.items():
-            # RuntimeError: that loop was closed with its waiters, and nobody is left there.
-            with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(_call_all, tuple(waiting))
+            if wakeups is None:
+                _wake(loop, tuple(waiting))
+            else:
+                wakeups.add(loop, waiting)
         return True
+
+
+class _Wakeups:
+    """Whom to wake at the end of this turn."""
+
+    def __init__(self, turning: asyncio.AbstractEventLoop) -> None:
+        self._turning = turning
+        self._callbacks: dict[asyncio.AbstractEventLoop, list[Callback]] = {}
+
+    def add(self, loop: asyncio.AbstractEventLoop, callbacks: Iterable[Callback]) -> None:
+        if not self._callbacks:
+            self._turning.call_soon(self.flush)
+        self._callbacks.setdefault(loop, []).extend(callbacks)
+
+    def flush(self) -> None:
+        gathered, self._callbacks = self._callbacks, {}
+        for loop, callbacks in gathered.items():
+            _wake(loop, tuple(callbacks))
+
+
+_GATHERED = threading.local()
+
+
+@contextlib.contextmanager
+def gathering() -> Iterator[None]:
+    """Within this block, the milestones that happen in this thread wake their waiters once a turn of its loop."""
+    _GATHERED.wakeups = wakeups = _Wakeups(asyncio.get_running_loop())
+    try:
+        yield
+    finally:
+        _GATHERED.wakeups = None
+        wakeups.flush()
+
+
+def _wake(loop: asyncio.AbstractEventLoop, callbacks: tuple[Callback, ...]) -> None:
+    # RuntimeError: that loop was closed with its waiters, and nobody is left there.
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(_call_all, callbacks)
 
 
 def _open(gate: asyncio.Future[None]) -> None:

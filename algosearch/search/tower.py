@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final, Literal
 
+import anyio
 from anyio.abc import TaskGroup
 
 from algosearch._version import VERSION
@@ -183,8 +184,10 @@ class Tower:
 
     async def _fly(self, flight: Flight) -> None:
         """From the queue to the answers. Whatever happens, the flight ends and every waiter hears of it."""
+        if flight.ended:  # dropped before this task had its first turn
+            return
         try:
-            with flight.scope:
+            with anyio.CancelScope() as flight.scope:
                 await self._search(flight)
                 self._land(flight)
         except Exception as error:

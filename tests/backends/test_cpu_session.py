@@ -372,14 +372,13 @@ def test_a_burst_is_disturbed_by_whoever_has_the_processor() -> None:
 
 
 def test_a_layer_of_resnet_takes_no_second() -> None:
-    with loaded(ConvOp(input_shape=(1, 64, 56, 56), filter_shape=(64, 64, 3, 3), padding_low=(1, 1))) as (
-        session,
-        plans,
-    ):
+    op = ConvOp(input_shape=(1, 64, 56, 56), filter_shape=(64, 64, 3, 3), padding_low=(1, 1))
+    with loaded(op) as (session, plans):
         assert len(plans) == 3
         for candidate, plan in plans:
-            best = min(burst.time_us for burst in session.time([(plan, 1)] * 3, None) if isinstance(burst, Burst))
-            assert best < 1e6, candidate.algorithm
+            # It takes 2 to 30 ms; but beside others that want the processor, a run may wait for it time and again.
+            tries = (session.launch(plan, 1e6) for _ in range(10))
+            assert any(isinstance(burst, Burst) for burst in tries), candidate.algorithm
 
 
 # -- the backend -----------------------------------------------------------------------------------------------------

@@ -19,6 +19,8 @@ from algosearch.ops import ConvOp, Op
 from algosearch.records import Environment, Failure, Key, Provenance, Record, Search, Trial
 from algosearch.stores import DirectoryStore
 
+ROOT = Path(__file__).parents[2]
+"""Where `tests` is importable."""
 ENVIRONMENT = Environment(backend="cpu", device="Some CPU", facts=(("numpy", "2.0"), ("threads", "2")))
 
 
@@ -45,6 +47,7 @@ def started(
         stderr=subprocess.PIPE,
         text=True,
         env=environ() if env is None else env,
+        cwd=ROOT,
     ) as process:
         try:
             yield process

@@ -22,9 +22,6 @@ from algosearch.cli.units import age, duration, run_time, size
         (185, "3 min 05 s"),
         (3599.7, "1 h 00 min"),
         (7800, "2 h 10 min"),
-        (-3, "-3 s"),
-        (float("nan"), "nan s"),
-        (float("inf"), "inf s"),
     ],
 )
 def test_duration(seconds: float, text: str) -> None:
@@ -41,8 +38,6 @@ def test_duration(seconds: float, text: str) -> None:
         (1234.5, "1.234 ms"),
         (2.3456e6, "2.346 s"),
         (5e9, "5000 s"),
-        (float("nan"), "nan s"),
-        (float("inf"), "inf s"),
     ],
 )
 def test_run_time(time_us: float, text: str) -> None:

@@ -20,7 +20,7 @@ import msgspec
 import pytest
 
 from algosearch.backends.simulated import CandidateScript, Fault, Generated, ProblemScript, Script
-from tests.cli.helpers import environ, run, started, the_object, tiny_op, write_ops
+from tests.cli.helpers import ROOT, environ, run, started, the_object, tiny_op, write_ops
 
 MODULE = "tests.cli.simulated_main"
 OPS = [tiny_op(n) for n in range(6)]
@@ -113,7 +113,7 @@ def test_a_second_ctrl_c_ends_at_once(tmp_path: Path, ops_file: Path) -> None:
         stdout, stderr = process.communicate(timeout=50)
     assert process.returncode == 130
     assert stdout == ""
-    assert stderr.splitlines()[-1] == "interrupted"
+    assert "interrupted" in stderr.splitlines()
     assert "Traceback" not in stderr
 
 
@@ -146,6 +146,7 @@ def test_on_a_terminal_there_is_a_bar_and_then_only_the_summary(tmp_path: Path, 
         stdin=its,
         stdout=its,
         stderr=its,
+        cwd=ROOT,
         env={name: value for name, value in environ(TERM="xterm").items() if name != "COLUMNS"},
     )
     os.close(its)

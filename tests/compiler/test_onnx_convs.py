@@ -126,6 +126,36 @@ def test_g04_a_transposed_convolution_gives_its_result_or_says_why_not(
     assert op.result_shape == inferred_shape(proto)
 
 
+@pytest.mark.parametrize("auto_pad", ["SAME_UPPER", "SAME_LOWER"])
+@pytest.mark.parametrize(("stride", "extra"), [(1, 0), (2, 0), (2, 1), (3, 0), (3, 2)])
+@pytest.mark.parametrize("taps", [1, 2, 5])
+def test_g04_what_follows_a_transposed_same_has_its_size_too(
+    tmp_path: Path, auto_pad: str, extra: int, stride: int, taps: int
+) -> None:
+    """Inference alone gets it wrong where the stride is larger than the filter or there is an output_padding."""
+    transposed = node(
+        "ConvTranspose", ["x", "w"], ["z"], auto_pad=auto_pad, strides=[stride], output_padding=[extra], name="up"
+    )
+    weights = [weight("w", [1, 1, taps]), weight("v", [1, 1, 3])]
+    found = read(tmp_path, model([transposed, node("Conv", ["z", "v"])], [value("x", [1, 1, 5])], weights))
+    up, after = (each.op for each in found.nodes)
+    assert isinstance(up, ConvOp)
+    assert isinstance(after, ConvOp)
+    assert up.result_shape == after.input_shape == (1, 1, 5 * stride)
+    excess = max(0, taps + extra - stride)
+    assert up.padding_low == (excess // 2 if auto_pad == "SAME_UPPER" else excess - excess // 2,)
+
+
+def test_g04_an_output_shape_may_name_batch_and_channels_as_well(tmp_path: Path) -> None:
+    ops = []
+    for stated in ([10, 10], [1, 1, 10, 10]):
+        up = node("ConvTranspose", ["x", "w"], ["z"], strides=[2, 2], output_shape=stated)
+        proto = model([up, node("Conv", ["z", "w"])], [value("x", [1, 1, 5, 5])], [weight("w", [1, 1, 3, 3])])
+        ops.append([each.op for each in read(tmp_path, proto).nodes])
+    assert ops[0] == ops[1]
+    assert len(ops[0]) == 2
+
+
 def _five_forms(ir: int) -> dict[str, Any]:
     conv = node("Conv", ["x", "w", "b"], strides=[2, 2])
     x, w, b = value("x", [1, 3, 9, 9]), weight("w", [3, 3, 3, 3]), weight("b", [3])
@@ -150,6 +180,13 @@ def test_g05_a_weight_may_come_from_five_places(tmp_path: Path, ir: int) -> None
         assert {each.op for each in found.nodes} == {expected}, form
         assert len(found.nodes) == (2 if form == "outer scope" else 1), form
         assert found.skipped == ()
+
+
+@pytest.mark.parametrize("ir", [1, 3, 4])
+def test_g05_an_initializer_need_not_be_an_input_for_what_follows(tmp_path: Path, ir: int) -> None:
+    nodes = [node("Conv", ["x", "w"], ["z"]), node("Conv", ["z", "w"])]
+    found = read(tmp_path, model(nodes, [value("x", [1, 3, 9, 9])], [weight("w", [3, 3, 3, 3])], ir=ir, opset=8))
+    assert [each.op.output_shape for each in found.nodes] == [(1, 3, 7, 7), (1, 3, 5, 5)]
 
 
 def test_g05_a_weight_without_a_shape_is_skipped_and_the_rest_read(tmp_path: Path) -> None:
@@ -248,6 +285,49 @@ def test_what_no_op_computes_is_skipped(tmp_path: Path) -> None:
         in read(tmp_path, conv_model([1, 3, 9], [3, 4, 3], "ConvTranspose"), data_type="int8").skipped[0].reason
     )
     assert "spatial dimensions" in read(tmp_path, conv_model([1, 1, 3, 3, 3, 3], [1, 1, 1, 1, 1, 1])).skipped[0].reason
+
+
+def test_data_and_weight_of_two_types_are_an_error_unless_the_caller_says_one(tmp_path: Path) -> None:
+    half = [weight("w", [4, 3, 3, 3], TensorProto.FLOAT16)]
+    proto = model([node("Conv", ["x", "w"], name="c1")], [value("x", [1, 3, 9, 9])], half)
+    with pytest.raises(UnreadableModel, match="'c1' has data and a weight of two types"):
+        read(tmp_path, proto)
+    assert only_conv(read(tmp_path, proto, data_type="float64")).filter_type == "float64"
+
+
+@pytest.mark.parametrize("imported", [["com.example"], []])
+def test_domains_may_be_spelled_out_or_not_imported(tmp_path: Path, imported: list[str]) -> None:
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["z"], domain="ai.onnx"),
+        helper.make_node("Gelu", ["z"], ["g"], domain="com.example"),
+        node("Conv", ["z", "w"]),
+    ]
+    proto = model(nodes, [value("x", [1, 3, 9, 9])], [weight("w", [3, 3, 3, 3])], domains=imported)
+    assert [each.op.output_shape for each in read(tmp_path, proto).nodes] == [(1, 3, 7, 7), (1, 3, 5, 5)]
+    proto.opset_import[0].domain = "ai.onnx"
+    assert read(tmp_path, proto).operations == 2
+
+
+def test_a_convolution_needs_an_input_gradient_if_something_before_it_is_trained(tmp_path: Path) -> None:
+    mean = weight("mean", [3])
+    nodes = [
+        node("Sub", ["x", "mean"], ["s"]),
+        node("Transpose", ["s"], ["t"], perm=[0, 3, 1, 2]),
+        node("Conv", ["t", "w"], ["z"], name="first"),
+        node("Conv", ["t", "w"], ["z2"], name="beside"),
+        node("Relu", ["z"], ["r"]),
+        node("Conv", ["r", "w"], name="second"),
+        node("Add", ["x", "x"], ["sum"]),
+        node("Transpose", ["sum"], ["t2"], perm=[0, 3, 1, 2]),
+        node("Conv", ["t2", "w"], ["q"], name="behind what may have weights"),
+    ]
+    found = read(tmp_path, model(nodes, [value("x", [1, 9, 9, 3])], [weight("w", [3, 3, 3, 3]), mean]))
+    assert [(each.name, each.needs_input_gradient) for each in found.nodes] == [
+        ("first", False),
+        ("beside", False),
+        ("second", True),
+        ("behind what may have weights", True),
+    ]
 
 
 def test_only_a_convolution_of_the_graphs_own_input_needs_no_input_gradient(tmp_path: Path) -> None:

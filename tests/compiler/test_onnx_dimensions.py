@@ -1,4 +1,4 @@
-"""Dimensions that a model leaves open, bodies of control flow, and functions."""
+"""Dimensions that a model leaves open, and bodies of control flow."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tests.compiler.onnx_graphs import Sizes, conv_model, model, node, only_conv
     ("data", "names", "flags"),
     [
         (["N", 3, 9, 9], ("N",), ("--batch N",)),
-        ([None, 3, 9, 9], ("x[0]",), ("--batch N",)),
-        ([-1, 3, 9, 9], ("x[0]",), ("--batch N",)),
-        ([0, 3, 9, 9], ("x[0]",), ("--batch N",)),
+        ([None, 3, 9, 9], ("x.0",), ("--batch N",)),
+        ([-1, 3, 9, 9], ("x.0",), ("--batch N",)),
+        ([0, 3, 9, 9], ("x.0",), ("--batch N",)),
         ([1, 3, "height", "width"], ("height", "width"), ("--dim height=N", "--dim width=N")),
         ([1, 3, "side", "side"], ("side",), ("--dim side=N",)),
-        (["N", 3, None, 0], ("N", "x[2]", "x[3]"), ("--batch N", "--dim x[2]=N", "--dim x[3]=N")),
+        (["N", 3, None, 0], ("N", "x.2", "x.3"), ("--batch N", "--dim x.2=N", "--dim x.3=N")),
     ],
 )
 def test_g13_open_dimensions_are_listed_with_the_flags_that_set_them(
@@ -78,6 +78,51 @@ def test_g13_sizes_below_one_are_refused(tmp_path: Path, options: dict[str, Any]
         read(tmp_path, conv_model(["N", 3, "h", 9], [4, 3, 3, 3]), **options)
 
 
+@pytest.mark.parametrize("name", ["N", "x.0"])
+def test_g13_two_sizes_for_the_batch_are_refused(tmp_path: Path, name: str) -> None:
+    proto = conv_model(["N", 3, 9, 9], [4, 3, 3, 3])
+    assert only_conv(read(tmp_path, proto, batch=2, dimensions=((name, 2),))).input_shape[0] == 2
+    with pytest.raises(InvalidSetting, match="is 3 by --dim"):
+        read(tmp_path, proto, batch=2, dimensions=((name, 3),))
+
+
+def test_g13_a_name_is_set_wherever_only_the_model_can_say_it(tmp_path: Path) -> None:
+    """What a foreign node makes is declared with the same names; a number there may be a stale batch."""
+    foreign = helper.make_node("Gelu", ["x"], ["z"], domain="com.example")
+    proto = model([foreign, node("Conv", ["z", "w"])], [value("x", ["N", 3, 9, 9])], [weight("w", [4, 3, 3, 3])])
+    proto.graph.value_info.append(value("z", ["N", 3, 9, 9]))
+    assert only_conv(read(tmp_path, proto, batch=2)).input_shape == (2, 3, 9, 9)
+
+    proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 1
+    found = read(tmp_path, proto, batch=2)
+    assert (found.nodes, len(found.skipped)) == ((), 1)
+
+
+def test_g13_a_body_keeps_no_batch_but_the_callers(tmp_path: Path) -> None:
+    """A loop's own inputs are only declared: with another batch, that is no longer true."""
+    body = helper.make_graph(
+        [node("Conv", ["carried", "w"], ["next"], pads=[1, 1, 1, 1]), node("Identity", ["go"], ["on"])],
+        "body",
+        [value("i", [], TensorProto.INT64), value("go", [], TensorProto.BOOL), value("carried", [1, 3, 9, 9])],
+        [value("on", [], TensorProto.BOOL), helper.make_empty_tensor_value_info("next")],
+    )
+    inputs = [value("x", [1, 3, 9, 9]), value("more", [], TensorProto.BOOL)]
+    proto = model([node("Loop", ["", "more", "x"], body=body)], inputs, [weight("w", [3, 3, 3, 3])])
+    assert only_conv(read(tmp_path, proto)).input_shape == (1, 3, 9, 9)
+    assert only_conv(read(tmp_path, proto, batch=1)).input_shape == (1, 3, 9, 9)
+    assert [each.reason[:10] for each in read(tmp_path, proto, batch=4).skipped] == ["unresolved"]
+
+
+def test_a_result_that_the_model_contradicts_is_an_error_for_who_reads_it(tmp_path: Path) -> None:
+    nodes = [node("Conv", ["x", "w"], ["z"], name="c1"), node("Relu", ["z"], ["r"]), node("Conv", ["r", "w"])]
+    proto = model(nodes, [value("x", [8, 3, 9, 9])], [weight("w", [3, 3, 3, 3])])
+    proto.graph.value_info.append(value("z", [1, 3, 7, 7]))
+    with pytest.raises(UnreadableModel, match=r"'c1' makes \(8, 3, 7, 7\), but the model says \(1, 3, 7, 7\)"):
+        read(tmp_path, proto)
+    del proto.graph.node[2]
+    assert only_conv(read(tmp_path, proto)).input_shape == (8, 3, 9, 9)
+
+
 def test_a_shape_that_depends_on_data_is_skipped(tmp_path: Path) -> None:
     nodes = [
         node("NonZero", ["x"], ["found"]),
@@ -114,27 +159,6 @@ def test_bodies_are_read_where_their_node_stands(tmp_path: Path) -> None:
     assert [each.op.output_shape for each in found.nodes][-1] == (2, 3, 3, 3)
     with pytest.raises(UnknownDimension, match="--batch N"):
         read(tmp_path, proto)
-
-
-def _calling(body: list[Any]) -> Any:
-    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
-    function = helper.make_function("own", "Block", ["a", "b"], ["c"], body, opsets)
-    call = helper.make_node("Block", ["x", "w"], ["z"], name="f1", domain="own")
-    nodes = [call, node("Conv", ["z", "w"], name="c1")]
-    inputs, weights = [value("x", [1, 3, 9, 9])], [weight("w", [3, 3, 3, 3])]
-    return model(nodes, inputs, weights, functions=[function], domains=["own"])
-
-
-def test_a_convolution_within_a_function_is_skipped_and_what_follows_is_read(tmp_path: Path) -> None:
-    found = read(tmp_path, _calling([node("Conv", ["a", "b"], ["c"])]))
-    assert [(each.name, each.kind) for each in found.skipped] == [("f1", "Block")]
-    assert [each.op.output_shape for each in found.nodes] == [(1, 3, 5, 5)]
-    assert read(tmp_path, _calling([node("Relu", ["a"], ["c"])])).skipped == ()
-
-
-def test_a_function_that_calls_itself_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(UnreadableModel, match="calls itself"):
-        read(tmp_path, _calling([helper.make_node("Block", ["a", "b"], ["c"], domain="own")]))
 
 
 def test_another_domains_convolution_is_not_ours(tmp_path: Path) -> None:

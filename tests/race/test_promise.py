@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import random
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from algosearch.errors import NoAlgorithm, NotCovered
 from algosearch.records import Policy
-from tests.race.track import POLICIES, Lane, Track, random_policies, random_track
+from algosearch.records.wire import decode, encode
+from tests.race.track import KEY, POLICIES, Lane, Track, random_policies, random_track
 
 
-def broken(seed: int, noise: float) -> list[str]:
-    """The promises that one race breaks, and how many it made."""
-    track, asked = random_track(seed, noise), random_policies(seed)
+def broken(seed: int, noise: float, *, interrupted: float = 0.0) -> list[str]:
+    """The promises that one race breaks."""
+    track, asked = random_track(seed, noise, interrupted=interrupted), random_policies(seed)
     record = track.run(policies=asked)
     found = []
     for policy in (*POLICIES, *asked):
@@ -43,6 +45,13 @@ def test_nearly_always_with_much_noise(capsys: pytest.CaptureFixture[str]) -> No
     assert len(wrong) <= 0.02 * len(lines), wrong
 
 
+@pytest.mark.parametrize("interrupted", [0.01, 0.05])
+def test_context_switches_break_no_promise(interrupted: float) -> None:
+    """One burst in 100, or in 20, has up to 10 ms in it that are not the candidate's, which may take 5 µs."""
+    wrong = [line for seed in range(300) for line in broken(seed, 0.005, interrupted=interrupted)]
+    assert len(wrong) <= (1 if interrupted > 0.01 else 0), wrong
+
+
 @pytest.mark.parametrize("noise", [0.0, 0.005, 0.02, 0.05])
 def test_a_policy_that_was_asked_is_covered(noise: float) -> None:
     """Else the engine would search for it again and again."""
@@ -58,16 +67,17 @@ def test_a_policy_that_was_asked_is_covered(noise: float) -> None:
                 raise AssertionError(f"seed {seed}: {policy}: {gap}") from gap
 
 
-def test_windows_are_narrow_where_it_was_asked() -> None:
+@pytest.mark.parametrize(("noise", "median", "nearly_all"), [(0.001, 0.003, 0.003), (0.005, 0.003, 0.01)])
+def test_windows_are_narrow_where_it_was_asked(noise: float, median: float, nearly_all: float) -> None:
     windows = []
     for seed in range(200):
-        track = random_track(seed, 0.002)
-        outcome = track.regret(track.run(policies=(Policy(),)), Policy())
-        if outcome is not None:
-            windows.append(outcome[0].tie_window)
+        track, asked = random_track(seed, noise), random_policies(seed)
+        record = track.run(policies=asked)
+        outcomes = (track.regret(record, policy) for policy in asked)
+        windows += [outcome[0].tie_window for outcome in outcomes if outcome is not None]
     windows.sort()
-    assert windows[len(windows) // 2] <= 0.003
-    assert windows[int(0.9 * len(windows))] <= 0.015
+    assert windows[len(windows) // 2] <= median
+    assert windows[int(0.97 * len(windows))] <= nearly_all
 
 
 @pytest.mark.parametrize("order", [(100.0, 95.0), (95.0, 100.0)])
@@ -94,8 +104,6 @@ def test_a_true_gap_is_found() -> None:
 
 
 def test_the_order_of_trials_is_no_matter() -> None:
-    import msgspec
-
     for seed in range(30):
         record = random_track(seed, 0.01).run(policies=random_policies(seed))
         trials = list(record.searches[0].trials)
@@ -108,3 +116,9 @@ def test_the_order_of_trials_is_no_matter() -> None:
             except (NoAlgorithm, NotCovered):
                 continue
             assert policy.pick(shuffled) == expected
+
+
+def test_whatever_comes_of_it_can_be_stored() -> None:
+    for seed in range(100):
+        record = random_track(seed, 0.02, interrupted=0.02).run(policies=random_policies(seed))
+        assert decode(encode(record), key=KEY) == record

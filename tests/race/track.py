@@ -64,6 +64,7 @@ class Track:
         noise: float = 0.0,
         ramp_us: float = 0.0,
         disturbed: float = 0.0,
+        interrupted: float = 0.0,
         listed: int | None = None,
         look_at: int | None = None,
     ) -> None:
@@ -76,6 +77,8 @@ class Track:
         self._noise = noise
         self._ramp_us = ramp_us
         self._disturbed = disturbed
+        self._interrupted = interrupted
+        """How often a burst has a context switch of up to 10 ms in it, and nobody says so."""
 
     def listing(self) -> Listing:
         candidates = tuple(
@@ -97,6 +100,7 @@ class Track:
         while not isinstance(instruction := race.next(), Finished):
             self.instructions.append(instruction)
             assert race.next() is instruction
+            race.validate()
             assert race.trying
             assert len(self.instructions) < 2000, "it never ends"
             race.tell(self.outcome(instruction))
@@ -130,6 +134,8 @@ class Track:
         ramp = min(1.0, self.busy_us / self._ramp_us) if self._ramp_us else 1.0
         factors = (exp(self._dice.gauss(-(self._noise**2) / 2, self._noise)) for _ in range(repeats))
         time_us = lane.time_us / (0.6 + 0.4 * ramp) * sum(factors) / repeats
+        if self._interrupted and self._dice.random() < self._interrupted:
+            time_us += 10_000.0 * self._dice.random() / repeats
         self.busy_us += time_us * repeats
         disturbed = self._dice.random() < self._disturbed
         return Burst(
@@ -156,7 +162,7 @@ class Track:
         return choice, self.true_us(choice.algorithm) / min(looked_at) - 1
 
 
-def random_track(seed: int, noise: float) -> Track:
+def random_track(seed: int, noise: float, *, interrupted: float = 0.0) -> Track:
     """A field of 2 to 14, some close together, some far apart, some faulty; sometimes a clock that ramps up."""
     dice = random.Random(seed)
     base = dice.choice((5.0, 20.0, 100.0, 1000.0, 20_000.0))
@@ -180,6 +186,7 @@ def random_track(seed: int, noise: float) -> Track:
         noise=noise,
         ramp_us=dice.choice((0.0, 0.0, 50_000.0)),
         disturbed=dice.choice((0.0, 0.05)),
+        interrupted=interrupted,
         listed=dice.choice((len(lanes), max(1, len(lanes) // 2))),
         look_at=dice.choice((None, 3, 10)),
     )
