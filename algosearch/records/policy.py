@@ -8,8 +8,8 @@ How a pick is made, in this order:
 1. Each candidate that failed, or that the policy refuses, is put aside with its reason.
 2. The *leader* is the fastest of those left that were timed as rivals (stage coarse or final).
 3. A rival is a tie with the leader if its measured lag is within `TIE`, after taking off three standard errors of the
-   difference, or within two standard errors, whichever is more. Among ties: what the policy prefers, then less
-   workspace, then deterministic, then the library's order.
+   difference, or within two standard errors, whichever is more, but never beyond `MOST_TIE`. Among ties: what the
+   policy prefers, then less workspace, then deterministic, then the library's order.
 4. The pick's promise (`Choice.tie_window`) is max(`TIE`, five standard errors): two within which candidates cannot be
    told apart and three for the error of having found so. `docs/decisions/0003-tie-window.md` has the arithmetic.
 """
@@ -37,6 +37,8 @@ TIE: Final = 0.003
 """Relative lag within which two candidates are as good as each other."""
 WINDOW: Final = 5
 """Standard errors that a pick may truly be behind: two within which it cannot be told, three for having found so."""
+MOST_TIE: Final = 0.01
+"""However noisy it was: who was measured slower by more than this is not preferred for its workspace."""
 LOOK_AT: Final = 4
 """So many admitted candidates must have been timed before a search that left out some of the library's list may answer
 a policy. Measured on an H200: for a limit of 1 MiB the best is among the four best-ranked that fit, for zero among
@@ -196,7 +198,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True, gc=Fals
         for trial in rivals:
             lag = (_time(trial) - best_us) / best_us
             error = hypot(trial.error_us or 0.0, leader.error_us or 0.0) / best_us
-            if trial is leader or lag <= max(TIE - 3 * error, 2 * error):
+            if trial is leader or lag <= min(max(TIE - 3 * error, 2 * error), MOST_TIE):
                 ties.append(trial)
             if trial is not leader and lag <= WINDOW * error:
                 worst_error = max(worst_error, error)
