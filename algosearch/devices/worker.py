@@ -182,6 +182,8 @@ class _Trip:
         try:
             while True:
                 instruction = self._next()
+                if isinstance(instruction, Build | Widen):
+                    self._on_trying(self._race.trying)
                 if isinstance(instruction, Build):
                     self._race.tell(tuple(self._build(rank) for rank in instruction.ranks))
                 elif isinstance(instruction, Widen):
@@ -197,6 +199,7 @@ class _Trip:
         try:
             instruction = self._load()
             while True:
+                self._on_trying(self._race.trying)
                 if isinstance(instruction, Launch):
                     self._race.tell(tuple(self._launch(rank, instruction.limit_us) for rank in instruction.ranks))
                 elif isinstance(instruction, Time):
@@ -226,7 +229,6 @@ class _Trip:
 
     def _next(self) -> Instruction:
         self._check_wanted()
-        self._on_trying(self._race.trying)
         return self._race.next()
 
     def _build(self, rank: int) -> Built | Failure:

@@ -98,7 +98,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True, gc=Fals
 
     def refuses(self, candidate: Candidate | Trial) -> Rule | None:
         """The rule by which this candidate may not be used, or None. Looks at neither times nor failures."""
-        return _screen(self)(candidate)
+        return _screen(self)[0](candidate)
 
     def pick(self, record: Record, *, mode: SearchMode = "race") -> Choice:
         """The choice from the first search of `record` that covers this policy. Pure; the order of trials is no matter.
@@ -125,7 +125,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True, gc=Fals
             NoAlgorithm: the policy refuses every candidate.
         """
         refused: list[tuple[Trial | Candidate, Rule]] = []
-        rule_of = _screen(self)
+        rule_of, _ = _screen(self)
         for candidate in sorted(candidates, key=_library_order):
             rule = rule_of(candidate)
             if rule is None:
@@ -142,13 +142,13 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True, gc=Fals
         raise NoAlgorithm(problem, tuple(Rejection.of(*each).describe() for each in refused))
 
     def _pick_from(self, search: Search, record: Record) -> Choice:
-        trials = sorted(search.trials, key=_library_order)  # so that nothing below depends on the order they came in
+        trials = _in_library_order(search.trials)  # so that nothing below depends on the order they came in
         rules: list[Rule | None] = []
         rivals: list[Trial] = []
         aside: list[Trial] = []
-        rule_of = _screen(self)
+        rule_of, looks_at_notes_only = _screen(self)
         for trial in trials:
-            rule = rule_of(trial)
+            rule = None if looks_at_notes_only and not trial.notes else rule_of(trial)
             if rule is None:
                 if trial.failure is not None:
                     rule = "failed"
@@ -237,6 +237,13 @@ def _time(trial: Trial) -> float:
 
 _speed_order = attrgetter("time_us", "workspace_bytes", "rank", "algorithm")  # of rivals only: each has a time
 _library_order = attrgetter("rank", "algorithm")
+_rank = attrgetter("rank")
+
+
+def _in_library_order(trials: tuple[Trial, ...]) -> Sequence[Trial]:
+    """Sorted; at a third of the price where they lie in order, as a race leaves them."""
+    ranks = list(map(_rank, trials))
+    return trials if ranks == sorted(set(ranks)) else sorted(trials, key=_library_order)
 
 
 def _patterns(field: str, value: object) -> tuple[str, ...]:
@@ -249,8 +256,9 @@ def _patterns(field: str, value: object) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=64)
-def _screen(policy: Policy) -> Callable[[Candidate | Trial], Rule | None]:
-    """`policy.refuses`, with everything looked up that is the same for all candidates."""
+def _screen(policy: Policy) -> tuple[Callable[[Candidate | Trial], Rule | None], bool]:
+    """`policy.refuses`, with everything looked up that is the same for all candidates, and whether it looks at nothing
+    but their notes."""
     limit, strict = policy.workspace_limit_bytes, policy.deterministic
     refused: dict[str, Rule] = {note: note for note, field, value in _NOTE_SWITCHES if getattr(policy, field) is value}
     excluded = re.compile("|".join(map(translate, policy.exclude))).match if policy.exclude else None
@@ -265,7 +273,7 @@ def _screen(policy: Policy) -> Callable[[Candidate | Trial], Rule | None]:
                 return "unknown_note"
         return "excluded" if excluded is not None and excluded(candidate.algorithm) else None
 
-    return rule_of
+    return rule_of, limit is None and excluded is None
 
 
 DEFAULT_POLICY: Final = Policy()

@@ -161,7 +161,10 @@ class Answers:
 
     def _keep(self, place: Place, op: Op, choice: Choice) -> None:
         mode, device, policy = place
-        answers = self.table.setdefault(mode, {}).setdefault(device, {}).setdefault(policy, {})
+        try:
+            answers = self.table[mode][device][policy]
+        except KeyError:
+            answers = self.table.setdefault(mode, {}).setdefault(device, {}).setdefault(policy, {})
         if len(answers) >= ANSWERS_KEPT:
             del answers[next(iter(answers))]
         answers[op] = choice
