@@ -39,6 +39,7 @@ _Axis = tuple[int, int, int, int, int, int]
 """Size, taps, stride, dilation, low and high padding of one spatial axis."""
 _TRIVIAL: Final[_Axis] = (1, 1, 1, 1, 0, 0)
 _CONV_WORDS: Final = ("direction", "input_type", "filter_type", "output_type", "accumulate_type")
+_CONV_LAYOUTS: Final = ("input_layout", "filter_layout", "output_layout")
 _NORM_WORDS: Final = ("phase", "fusion", "data_type", "parameter_type")
 
 
@@ -71,6 +72,13 @@ def _canonical_conv(op: ConvOp) -> ConvOp:
         _matters(op.filter_layout, op.filter_shape),
         _matters(op.output_layout, op.output_shape),
     )
+    if (
+        (sizes, taps, strides, dilations, lows, highs)
+        == (op.input_shape[2:], op.filter_shape[2:], op.stride, op.dilation, op.padding_low, op.padding_high)
+        and layouts == (op.input_layout, op.filter_layout, op.output_layout)
+        and all(type(getattr(op, word)) is str for word in (*_CONV_WORDS, *_CONV_LAYOUTS))
+    ):
+        return op  # as most are; to make an equal one takes longer than to see it
     return replace(
         op,
         input_shape=op.input_shape[:2] + sizes,

@@ -87,11 +87,14 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The key's digest."""
     generation: int = 0
     """The record's generation."""
-    verdicts: tuple[tuple[Trial | Candidate, Rule], ...] = ()
-    """Every other candidate of the search, in the library's order, and the rule by which it was not picked. The trials
-    themselves, not copies: forty rejections made for each answer would be a third of what a pick costs."""
+    candidates: tuple[Trial | Candidate, ...] = ()
+    """Every candidate of the search, in the library's order: the trials themselves, for a rejection spelled out for
+    each would be a third of what a pick costs."""
+    rules: tuple[Rule | None, ...] = ()
+    """For each of them the rule by which it was not picked; None for the pick."""
 
     @property
     def rejections(self) -> tuple[Rejection, ...]:
-        """The verdicts spelled out, in the same order."""
-        return tuple(Rejection.of(candidate, rule) for candidate, rule in self.verdicts)
+        """Why not the others: one for each candidate but the pick, in the library's order."""
+        pairs = zip(self.candidates, self.rules, strict=True)
+        return tuple(Rejection.of(candidate, rule) for candidate, rule in pairs if rule is not None)

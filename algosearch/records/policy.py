@@ -20,7 +20,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from fnmatch import fnmatchcase, translate
 from functools import lru_cache
-from math import hypot
+from math import hypot, inf
 from operator import attrgetter
 from typing import Final
 
@@ -124,54 +124,61 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True, gc=Fals
         Raises:
             NoAlgorithm: the policy refuses every candidate.
         """
-        refused: list[tuple[Trial | Candidate, Rule]] = []
+        offered = tuple(sorted(candidates, key=_library_order))
         rule_of, _ = _screen(self)
-        for candidate in sorted(candidates, key=_library_order):
-            rule = rule_of(candidate)
-            if rule is None:
-                return Choice(
-                    algorithm=candidate.algorithm,
-                    workspace_bytes=candidate.workspace_bytes,
-                    notes=candidate.notes,
-                    precision="heuristic",
-                    provisional=True,
-                    digest=digest,
-                    verdicts=tuple(refused),
-                )
-            refused.append((candidate, rule))
-        raise NoAlgorithm(problem, tuple(Rejection.of(*each).describe() for each in refused))
+        rules = tuple(map(rule_of, offered))
+        if None not in rules:
+            refused = (Rejection.of(each, rule) for each, rule in zip(offered, rules, strict=True) if rule is not None)
+            raise NoAlgorithm(problem, tuple(each.describe() for each in refused))
+        first = rules.index(None)
+        return Choice(
+            algorithm=offered[first].algorithm,
+            workspace_bytes=offered[first].workspace_bytes,
+            notes=offered[first].notes,
+            precision="heuristic",
+            provisional=True,
+            digest=digest,
+            candidates=offered[: first + 1],
+            rules=rules[: first + 1],
+        )
 
     def _pick_from(self, search: Search, record: Record) -> Choice:
         trials = _in_library_order(search.trials)  # so that nothing below depends on the order they came in
         rules: list[Rule | None] = []
         rivals: list[Trial] = []
-        aside: list[Trial] = []
+        places: list[int] = []
+        soonest_us, soonest = inf, ""  # how fast somebody who was dropped early may be
         rule_of, looks_at_notes_only = _screen(self)
-        for trial in trials:
+        for place, trial in enumerate(trials):
             rule = None if looks_at_notes_only and not trial.notes else rule_of(trial)
             if rule is None:
                 if trial.failure is not None:
                     rule = "failed"
                 elif trial.stage == "final" or trial.stage == "coarse":
                     rivals.append(trial)
+                    places.append(place)
+                elif trial.time_us is None:
+                    rule = "not_tried"
                 else:
-                    aside.append(trial)
-                    rule = "not_tried" if trial.time_us is None else "screened"
+                    rule = "screened"
+                    perhaps_us = trial.time_us - 3 * (trial.error_us or 0.0)
+                    if perhaps_us < soonest_us:
+                        soonest_us, soonest = perhaps_us, trial.algorithm
             rules.append(rule)
         _require_a_look(search, rules)
         if not rivals:
-            if aside:
+            if "screened" in rules or "not_tried" in rules:
                 raise NotCovered("the candidates that are admitted were not timed as rivals")
             put_aside = (Rejection.of(t, rule) for t, rule in zip(trials, rules, strict=True) if rule is not None)
             raise NoAlgorithm(record.key.problem.describe(), tuple(each.describe() for each in put_aside))
         leader = min(rivals, key=_speed_order)
-        pick, window, ties = self._settle(leader, rivals)
         # Screened against something that this policy refuses? Then it may be the better one after all.
-        for trial in aside:
-            if trial.time_us is not None and trial.time_us - 3 * (trial.error_us or 0.0) < _time(leader):
-                raise NotCovered(f"{trial.algorithm} was dropped early and may be faster than what is left")
-        tied = {trial.algorithm for trial in ties}
+        if soonest_us < _time(leader):
+            raise NotCovered(f"{soonest} was dropped early and may be faster than what is left")
+        pick, window, ties = self._settle(leader, rivals)
         first = next(t for t, rule in zip(trials, rules, strict=True) if rule in (None, "screened"))
+        for place, trial in zip(places, rivals, strict=True):
+            rules[place] = None if trial is pick else "tie" if trial in ties else "slower"
         return Choice(
             algorithm=pick.algorithm,
             workspace_bytes=pick.workspace_bytes,
@@ -182,13 +189,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True, gc=Fals
             tie_window=window,
             digest=record.key.digest,
             generation=record.generation,
-            verdicts=tuple(
-                [
-                    (trial, rule or ("tie" if trial.algorithm in tied else "slower"))
-                    for trial, rule in zip(trials, rules, strict=True)
-                    if trial is not pick
-                ]
-            ),
+            candidates=trials,
+            rules=tuple(rules),
         )
 
     def _settle(self, leader: Trial, rivals: list[Trial]) -> tuple[Trial, float, list[Trial]]:
@@ -240,10 +242,10 @@ _library_order = attrgetter("rank", "algorithm")
 _rank = attrgetter("rank")
 
 
-def _in_library_order(trials: tuple[Trial, ...]) -> Sequence[Trial]:
+def _in_library_order(trials: tuple[Trial, ...]) -> tuple[Trial, ...]:
     """Sorted; at a third of the price where they lie in order, as a race leaves them."""
     ranks = list(map(_rank, trials))
-    return trials if ranks == sorted(set(ranks)) else sorted(trials, key=_library_order)
+    return trials if ranks == sorted(set(ranks)) else tuple(sorted(trials, key=_library_order))
 
 
 def _patterns(field: str, value: object) -> tuple[str, ...]:

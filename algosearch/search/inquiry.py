@@ -30,20 +30,19 @@ Listed = tuple[Candidate, ...] | Record | Choice
 
 
 def candidates_of(listed: Listed) -> tuple[Candidate, ...]:
-    """The candidates in the library's order. A choice does not know its own algorithm's place, and gives it first."""
+    """The candidates in the library's order."""
     if isinstance(listed, tuple):
         return listed
     if isinstance(listed, Choice):
-        seen: list[Trial | Candidate | Choice] = [listed, *(candidate for candidate, _ in listed.verdicts)]
+        seen: list[Trial | Candidate] = list(listed.candidates)
     else:
         seen = [trial for search in listed.searches for trial in search.trials]
     known: dict[str, Candidate] = {}
     for each in seen:
-        rank = 0 if isinstance(each, Choice) else each.rank
-        known.setdefault(
-            each.algorithm,
-            Candidate(algorithm=each.algorithm, rank=rank, workspace_bytes=each.workspace_bytes, notes=each.notes),
+        candidate = Candidate(
+            algorithm=each.algorithm, rank=each.rank, workspace_bytes=each.workspace_bytes, notes=each.notes
         )
+        known.setdefault(each.algorithm, candidate)
     return tuple(sorted(known.values(), key=lambda candidate: (candidate.rank, candidate.algorithm)))
 
 

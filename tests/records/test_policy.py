@@ -334,7 +334,8 @@ class TestFirst:
             precision="heuristic",
             provisional=True,
             digest="d",
-            verdicts=choice.verdicts,
+            candidates=(offered[1], offered[0]),
+            rules=("workspace_limit", None),
         )
         assert [(each.algorithm, each.rule) for each in choice.rejections] == [("cudnn/graph:a", "workspace_limit")]
 
