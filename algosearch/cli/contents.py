@@ -15,6 +15,7 @@ from algosearch.records import DEFAULT_POLICY, Choice, Record
 from algosearch.settings import Settings
 from algosearch.stores import DirectoryStore, Miss, Store, open_store
 from algosearch.stores.home import user_directories
+from algosearch.stores.inspection import FILE
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,7 +101,8 @@ def contents_of(asked: str | None) -> Contents:
         candidates = user_directories()
         location = next((path for path in candidates if path.exists()), candidates[0])
     store = open_store(location)
-    if isinstance(store, DirectoryStore) and not Path(store.location).exists():
+    # Opening a store makes one, and to look must not.
+    if isinstance(store, DirectoryStore) and not Path(store.location, FILE).exists():
         return Contents(location=store.location, missing=True)
     return anyio.run(_read, store)
 

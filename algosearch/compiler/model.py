@@ -27,7 +27,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Skipped(msgspec.Struct, frozen=True, kw_only=True):
-    """A node that could have been an op, and why it is none."""
+    """A node that could have been an op, and why it is none; or a remark on how a contradictory one was read."""
 
     name: str
     """As `Node.name`."""

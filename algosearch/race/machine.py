@@ -30,7 +30,8 @@ class Race:
     Args:
         listing: the candidates known so far.
         policies: those that were asked: they decide what is looked at and what comes to the finals.
-        mode: `exhaustive` lists and times everything, and screens nobody.
+        mode: `exhaustive` lists and times everything, and screens nobody; only what every asked policy excludes by name
+            is left alone, for that may be why it was excluded: it hangs.
         rules: how much to run before a difference is believed.
 
     Raises:
@@ -62,7 +63,7 @@ class Race:
         self._bursts = 0
         self._discards = 0
         self._drifted_rounds = 0
-        self._look(range(len(listing.candidates)) if mode == "exhaustive" else self._admitted()[: listing.look_at])
+        self._look(self._everything() if mode == "exhaustive" else self._admitted()[: listing.look_at])
 
     def __repr__(self) -> str:
         looked = f"{len(self._looked)} of {len(self.candidates)}"
@@ -226,7 +227,7 @@ class Race:
         self._complete = outcome.complete or len(outcome.candidates) == len(known)
         self._standings.candidates = outcome.candidates
         if self._mode == "exhaustive":
-            self._look(range(len(outcome.candidates)))
+            self._look(self._everything())
 
     # -- decisions ---------------------------------------------------------------------------------------------------
 
@@ -325,6 +326,13 @@ class Race:
             return True
         rounds = (factor - 1) * min(standings.estimates()[rank].samples for rank, _ in bursts)
         return rounds > 0 and self._final_us + max(1.0, rounds) * round_us <= rules.patience * rules.final_budget_us
+
+    def _everything(self) -> list[int]:
+        return [
+            rank
+            for rank, candidate in enumerate(self.candidates)
+            if any(policy.refuses(candidate) != "excluded" for policy in self._policies)
+        ]
 
     def _admitted(self) -> list[int]:
         return self._standings.admitted()

@@ -59,6 +59,8 @@ class Engine:
         self._pools: dict[str, Pool] = {}
         """By device name; devices of one kind share one."""
         self._default_pool: Pool | None = None
+        self._found_devices: tuple[str, ...] = ()
+        """Names of all, wanted or not."""
         self._tower: Tower | None = None
         """From the moment that it serves."""
         self._inbox: deque[tuple[Message, Inquiry]] = deque()
@@ -176,12 +178,17 @@ class Engine:
     async def _find_devices(self) -> tuple[tuple[Backend, Device], ...]:
         finder = PinnedThread("algosearch-find-devices")  # looking for a device may load a library
         try:
-            found = [(backend, device) for backend in self._backends for device in await finder.run(backend.devices)]
+            found = []
+            for backend in self._backends:
+                try:
+                    found += [(backend, device) for device in await finder.run(backend.devices)]
+                except Exception:  # a broken library must not cost the others' devices
+                    logger.exception("looking for devices of %s broke", backend.name)
         finally:
             finder.stop()
-        if self._wanted_devices is None:
-            return tuple(found)
-        return tuple((b, d) for b, d in found if d.name in self._wanted_devices or d.backend in self._wanted_devices)
+        self._found_devices = tuple(device.name for _, device in found)
+        wanted = self._wanted_devices
+        return tuple((b, d) for b, d in found if wanted is None or d.name in wanted or d.backend in wanted)
 
     def _sort_devices(self, found: Sequence[tuple[Backend, Device]], tasks: TaskGroup) -> None:
         kinds: dict[tuple[int, str], list[tuple[Backend, Device]]] = {}
@@ -200,6 +207,8 @@ class Engine:
 
     def _pool_of(self, device: str | None) -> Pool:
         if device is None:
+            if self._default_pool is None and self._wanted_devices is not None:
+                raise UnknownDevice(", ".join(self._wanted_devices), self._found_devices)
             if self._default_pool is None:
                 raise DeviceUnavailable(
                     ", ".join(backend.name for backend in self._backends) or "no backend",

@@ -264,3 +264,9 @@ def test_whoever_reads_may_leave(store: Path, flags: list[str]) -> None:
         os.close(writing)
     assert shown.stderr == b""
     assert shown.returncode == 141
+
+
+def test_looking_makes_no_store(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    assert invoke("show", "--store", tmp_path).exit_code == 0
+    assert list(tmp_path.iterdir()) == []

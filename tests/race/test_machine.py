@@ -283,3 +283,9 @@ def test_any_outcomes_at_all_come_to_an_end(data: st.DataObject, count: int, mod
                 )
             )
     assert isinstance(race.next(), Finished)
+
+
+def test_what_is_excluded_by_name_is_not_run_even_exhaustively() -> None:
+    lanes = [Lane(time_us=100.0 + n) for n in range(5)]
+    trials = Track(lanes).run(policies=(Policy(exclude=("*v=2",)),), mode="exhaustive").searches[0].trials
+    assert [trial.stage == "listed" for trial in trials] == [False, False, True, False, False]

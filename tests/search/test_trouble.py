@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 from algosearch import open_searcher
+from algosearch.backends import Device
 from algosearch.backends.simulated import DeviceScript, Script, SimulatedBackend, TraceEvent, searches
-from algosearch.errors import DeviceUnavailable, NoAlgorithm, SearchFailed
+from algosearch.errors import DeviceUnavailable, NoAlgorithm, SearchFailed, UnknownDevice
 from algosearch.records import Key, Record
 from algosearch.stores import MemoryStore
 from algosearch.stores.base import Committed, Miss
@@ -88,6 +89,25 @@ async def test_no_device_at_all() -> None:
     async with open_searcher(store="memory:", backends=[]) as searcher:
         with pytest.raises(DeviceUnavailable):
             await searcher.select(some_op())
+
+
+async def test_devices_that_are_named_and_not_there() -> None:
+    async with open_searcher(store="memory:", backends=[SimulatedBackend()], devices=["simulated:3"]) as searcher:
+        with pytest.raises(UnknownDevice) as caught:
+            await searcher.select(some_op())
+        assert caught.value.available == ("simulated:0",)
+
+
+class _Lost(SimulatedBackend):
+    """Breaks while it looks for devices."""
+
+    def devices(self) -> tuple[Device, ...]:
+        raise ZeroDivisionError("a bug in the backend")
+
+
+async def test_a_backend_that_breaks_while_looking_costs_its_own_devices_only(caplog: pytest.LogCaptureFixture) -> None:
+    async with open_searcher(store="memory:", backends=[_Lost(), scripted(some_op())]) as searcher:
+        assert (await searcher.select(some_op())).algorithm == FAST
 
 
 async def test_an_op_that_the_library_cannot_do_is_a_record() -> None:
