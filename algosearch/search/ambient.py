@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Final
 
 from algosearch.ops import Op
 from algosearch.records import DEFAULT_POLICY, Choice, Policy
+from algosearch.search.desk import refuse_in_loop
 from algosearch.search.engine import EXIT_S, Engine
-from algosearch.search.searcher import Searcher, refuse_in_loop
+from algosearch.search.searcher import Searcher
 from algosearch.settings import Mode, Settings, mode_of
 from algosearch.stores import open_store
 

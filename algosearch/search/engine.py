@@ -230,15 +230,17 @@ class Engine:
         assert self._tower is not None
         submitted: dict[Pool, list[Inquiry]] = {}
         for message, inquiry in messages:
+            try:
+                pool = self._pool_of(inquiry.question.device)
+            except (DeviceUnavailable, UnknownDevice) as error:
+                inquiry.fail(error)
+                continue
             if message == "submit":
-                try:
-                    submitted.setdefault(self._pool_of(inquiry.question.device), []).append(inquiry)
-                except (DeviceUnavailable, UnknownDevice) as error:
-                    inquiry.fail(error)
+                submitted.setdefault(pool, []).append(inquiry)
             elif message == "withdraw":
-                self._tower.withdraw(inquiry)
+                self._tower.withdraw(pool, inquiry)
             else:
-                self._tower.list_now(inquiry)
+                self._tower.list_now(pool, inquiry)
         for pool, inquiries in submitted.items():
             self._tower.admit(pool, inquiries)
 

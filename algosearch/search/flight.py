@@ -92,7 +92,6 @@ class Flight:
         """One more inquiry waits for this key; what is known already, it is told."""
         assert not self.ended
         self._inquiries.append(inquiry)
-        inquiry.flight = self
         if self.listing is not None:
             inquiry.listed.set(self.listing.candidates)
 

@@ -8,7 +8,7 @@ flight.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import msgspec
 
@@ -17,9 +17,6 @@ from algosearch.ops import Op
 from algosearch.records import Candidate, Choice, Policy, Record, Trial
 from algosearch.search.milestone import Milestone
 from algosearch.settings import Mode
-
-if TYPE_CHECKING:
-    from algosearch.search.flight import Flight
 
 Source = Literal["memory", "store", "search", "heuristic"]
 """Where an answer came from: a record in memory, the store, a search, or nothing but the library's own order."""
@@ -62,7 +59,7 @@ class Inquiry:
     the inquiry is withdrawn and never joined again.
     """
 
-    __slots__ = ("_on_answer", "answered", "flight", "listed", "open_requests", "question", "source", "withdrawn")
+    __slots__ = ("_on_answer", "answered", "listed", "open_requests", "question", "source", "withdrawn")
 
     def __init__(self, question: Question, on_answer: Callable[[Inquiry, Choice | None], None]) -> None:
         self.question = question
@@ -73,8 +70,6 @@ class Inquiry:
         self.open_requests = 0
         self.withdrawn = False
         self.source: Source | None = None
-        self.flight: Flight | None = None
-        """The flight of its key; the engine's loop alone looks at it."""
         self._on_answer = on_answer
 
     def __repr__(self) -> str:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from algosearch.errors import RequestWithdrawn
 from algosearch.ops import Op
 from algosearch.records import Choice, Policy
+from algosearch.search.desk import Desk
 from algosearch.search.inquiry import Inquiry, Source, candidates_of
-
-if TYPE_CHECKING:
-    from algosearch.search.searcher import Searcher
 
 
 class Request:
@@ -19,10 +15,10 @@ class Request:
     Usable from any thread and any loop.
     """
 
-    __slots__ = ("_inquiry", "_open", "_searcher")
+    __slots__ = ("_desk", "_inquiry", "_open")
 
-    def __init__(self, searcher: Searcher, inquiry: Inquiry) -> None:
-        self._searcher = searcher
+    def __init__(self, desk: Desk, inquiry: Inquiry) -> None:
+        self._desk = desk
         self._inquiry = inquiry
         self._open = True
 
@@ -87,8 +83,8 @@ class Request:
         if policy is not None and policy != self.policy:
             question = self._inquiry.question
             place = (question.mode, question.device, policy)
-            return await self._searcher.ask_and_wait(question.op, place, deadline_s=deadline_s)
-        return await self._searcher.wait_for(self._inquiry, deadline_s)
+            return await self._desk.ask(question.op, place, deadline_s=deadline_s)
+        return await self._desk.wait(self._inquiry, deadline_s)
 
     def choice_blocking(self, *, timeout_s: float | None = None) -> Choice:
         """`choice` for a thread without a loop.
@@ -99,13 +95,13 @@ class Request:
             and what `choice` raises.
         """
         self._check_open()
-        return self._searcher.wait_for_blocking([self._inquiry], timeout_s, "Request.choice_blocking")[0]
+        return self._desk.wait_blocking([self._inquiry], timeout_s, "Request.choice_blocking")[0]
 
     def withdraw(self) -> None:
         """Give it up. If nobody else asked and no trial has begun, the search is dropped. Harmless if called twice."""
         if self._open:
             self._open = False
-            self._searcher.give_up([self._inquiry])
+            self._desk.give_up([self._inquiry])
 
     def _check_open(self) -> None:
         if not self._open:

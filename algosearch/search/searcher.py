@@ -9,25 +9,20 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import time
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections.abc import Iterable
 
 import msgspec
 
-from algosearch.errors import DeadlineExpired, InvalidOp, InvalidPolicy, SearcherClosed, WouldBlockLoop
+from algosearch.errors import InvalidOp, InvalidPolicy
 from algosearch.ops import BatchNormOp, ConvOp, Op
 from algosearch.records import DEFAULT_POLICY, Choice, Policy
 from algosearch.search.answers import Answers, Place
+from algosearch.search.desk import Desk, refuse_in_loop
 from algosearch.search.engine import Engine
-from algosearch.search.inquiry import Inquiry, candidates_of
-from algosearch.search.milestone import happens_within, wait_for_all
+from algosearch.search.milestone import wait_for_all
 from algosearch.search.request import Request
 from algosearch.search.statistics import ChoicesDigest, FlightStatus, Statistics
 from algosearch.settings import MODES, Mode, mode_of
-
-GRACE_S: Final = 1.0
-"""How long after a deadline the candidates may take, when they were not even known yet."""
 
 
 class Searcher:
@@ -40,6 +35,7 @@ class Searcher:
         """What is asked, unless a call says otherwise."""
         self._engine = engine
         self._answers = Answers(mode, policy)
+        self._desk = Desk(self._answers, engine)
         self._own = self._answers.own
         self._hits = 0
 
@@ -82,7 +78,8 @@ class Searcher:
             else:
                 choice = self._answers.table[mode][device][policy][op]
         except (KeyError, TypeError):
-            return await self.ask_and_wait(op, (mode, device, policy), deadline_s=deadline_s)
+            (checked,) = self._checked([op])
+            return await self._desk.ask(checked, self._place(mode, device, policy), deadline_s=deadline_s)
         self._hits += 1
         return choice
 
@@ -105,11 +102,11 @@ class Searcher:
         ops = self._checked(ops)
         known = self._answers.at(place)
         found = {op: known[op] for op in ops if op in known}
-        inquiries = self._join([op for op in ops if op not in found], place)
+        inquiries = self._desk.join([op for op in ops if op not in found], place)
         try:
             await wait_for_all([inquiry.answered for inquiry in inquiries])
         except asyncio.CancelledError:
-            self.give_up(inquiries)
+            self._desk.give_up(inquiries)
             raise
         self._hits += len(ops) - len(inquiries)
         rest = iter(inquiries)
@@ -130,7 +127,7 @@ class Searcher:
             SearcherClosed.
         """
         place = self._place(mode, device, policy)
-        return Request(self, self._join(self._checked([op]), place)[0])
+        return Request(self._desk, self._desk.join(self._checked([op]), place)[0])
 
     def select_blocking(
         self,
@@ -161,8 +158,8 @@ class Searcher:
     ) -> list[Choice]:
         """`select_many` for a thread without a loop. Raises as `select_blocking`."""
         refuse_in_loop("Searcher.select_blocking", "await Searcher.select")
-        inquiries = self._join(self._checked(ops), self._place(mode, device, policy))
-        return self.wait_for_blocking(inquiries, timeout_s, "Searcher.select_blocking")
+        inquiries = self._desk.join(self._checked(ops), self._place(mode, device, policy))
+        return self._desk.wait_blocking(inquiries, timeout_s, "Searcher.select_blocking")
 
     def peek(
         self, op: Op, policy: Policy | None = None, *, device: str | None = None, mode: Mode | None = None
@@ -196,67 +193,14 @@ class Searcher:
         }
         return ChoicesDigest(digest=hashlib.sha256(b"\n".join(sorted(lines))).hexdigest(), choices=len(lines))
 
-    # -- for requests and the opening; not for callers ---------------------------------------------------------------
-
-    async def ask_and_wait(self, op: Op, place: Place, *, deadline_s: float | None = None) -> Choice:
-        """Join the inquiry and wait for its answer; withdraw if cancelled meanwhile."""
-        mode, device, policy = place
-        (inquiry,) = self._join(self._checked([op]), self._place(mode, device, policy))
-        try:
-            return await self.wait_for(inquiry, deadline_s)
-        except asyncio.CancelledError:
-            self.give_up([inquiry])
-            raise
-
-    async def wait_for(self, inquiry: Inquiry, deadline_s: float | None) -> Choice:
-        """The answer, or after the deadline a provisional one."""
-        if deadline_s is None or inquiry.answered.happened:
-            return await inquiry.answered.wait()
-        if await happens_within(inquiry.answered, deadline_s):
-            return inquiry.answered.result()
-        return await self._provisional(inquiry, deadline_s)
-
-    async def _provisional(self, inquiry: Inquiry, deadline_s: float) -> Choice:
-        """The library's first candidate, as soon as the candidates are known; the search goes on."""
-        problem = inquiry.question.op.describe()
-        self._engine.list_now(inquiry)
-        if not await happens_within(inquiry.listed, GRACE_S):
-            raise DeadlineExpired(problem, deadline_s)
-        if inquiry.answered.happened:
-            return inquiry.answered.result()
-        return inquiry.question.policy.first(candidates_of(inquiry.listed.result()), problem=problem)
-
-    def wait_for_blocking(self, inquiries: Sequence[Inquiry], timeout_s: float | None, call: str) -> list[Choice]:
-        """The answers, this thread blocked until then."""
-        refuse_in_loop(call, call.removesuffix("_blocking"))
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        for inquiry in inquiries:
-            left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            if not inquiry.answered.wait_blocking(left):
-                raise TimeoutError(f"no answer for {inquiry.question.op.describe()} within {timeout_s} s")
-        return [inquiry.answered.result() for inquiry in inquiries]
-
-    def give_up(self, inquiries: Iterable[Inquiry]) -> None:
-        """One open request less for each. The last one withdraws the inquiry."""
-        for inquiry in self._answers.give_up(inquiries):
-            self._engine.withdraw(inquiry)
-
     def close(self) -> None:
         """Refuse what comes from now on, and fail what is pending. Harmless if called twice."""
-        for inquiry in self._answers.close():
-            self._engine.withdraw(inquiry)
-            inquiry.fail(SearcherClosed())
+        self._desk.close()
 
     @property
     def closed(self) -> bool:
         """True once it refuses what is asked."""
         return self._answers.closed
-
-    def _join(self, ops: Sequence[Op], place: Place) -> list[Inquiry]:
-        inquiries, fresh = self._answers.join(ops, place)
-        for inquiry in fresh:
-            self._engine.submit(inquiry)
-        return inquiries
 
     def _checked(self, ops: Iterable[Op]) -> list[Op]:
         """The ops, each of which is one. Checked before anything is asked, so that nothing is asked by halves."""
@@ -273,12 +217,3 @@ class Searcher:
         if mode is not None and mode not in MODES:
             mode_of(mode)
         return mode, device, policy
-
-
-def refuse_in_loop(call: str, instead: str) -> None:
-    """Raises WouldBlockLoop if an event loop runs in this thread."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return
-    raise WouldBlockLoop(call, instead)

@@ -92,17 +92,25 @@ class Tower:
         else:
             self._route(pool, environment, inquiries)
 
-    def withdraw(self, inquiry: Inquiry) -> None:
+    def withdraw(self, pool: Pool, inquiry: Inquiry) -> None:
         """Nobody has an open request for it any more."""
-        flight = inquiry.flight
-        if flight is not None and not flight.ended and flight.leave(inquiry):
+        flight = self._flight_of(pool, inquiry)
+        if flight is not None and flight.leave(inquiry):
             self._end(flight, "dropped")
 
-    def list_now(self, inquiry: Inquiry) -> None:
+    def list_now(self, pool: Pool, inquiry: Inquiry) -> None:
         """Ask for the candidates of its key at once, out of turn."""
-        flight = inquiry.flight
-        if flight is not None and not flight.ended and flight.listing is None:
+        flight = self._flight_of(pool, inquiry)
+        if flight is not None and flight.listing is None:
             self._tasks.start_soon(self._list_out_of_turn, flight)
+
+    def _flight_of(self, pool: Pool, inquiry: Inquiry) -> Flight | None:
+        """The flight of its key, if there is one; it may not be aboard."""
+        environment = pool.known_environment
+        if environment is None:
+            return None
+        key, _ = self._key_of(pool, environment, inquiry.question.op)
+        return self._flights.get(key.digest)
 
     def fail_all(self, error: AlgosearchError) -> None:
         """The end: every flight fails."""

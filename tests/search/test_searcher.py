@@ -387,3 +387,18 @@ async def test_eight_devices_of_a_kind_all_work() -> None:
         await searcher.select_many(some_ops(64))
     assert searches(trace) == 64
     assert len({event.device for event in trace if event.call == "launch"}) == 8
+
+
+async def test_who_awaits_a_request_that_is_withdrawn_hears_of_it() -> None:
+    backend = GatedBackend(scripted(some_op()))
+    async with open_searcher(store="memory:", backends=[backend]) as searcher:
+        backend.gates["launch"].close()
+        request = searcher.request(some_op())
+        await request.workspace()
+        waiter = asyncio.create_task(request.choice())
+        await asyncio.sleep(0)
+        request.withdraw()
+        with pytest.raises(RequestWithdrawn):
+            await waiter
+        backend.gates["launch"].open()
+        assert (await searcher.select(some_op())).algorithm == FAST
