@@ -56,7 +56,7 @@ class Flight:
         """Around everything that may be dropped, from the moment that it flies."""
         self._listing_lock: anyio.Lock | None = None
         self._inquiries: list[Inquiry] = []
-        self._began = perf_counter()
+        self.began = perf_counter()
 
     def __repr__(self) -> str:
         return f"<Flight {self.key.digest[:12]} {self.state}, {len(self._inquiries)} inquiries>"
@@ -166,11 +166,6 @@ class Flight:
     def is_idle(self) -> bool:
         """True if nobody waits for anything."""
         return not self._inquiries
-
-    @property
-    def seconds(self) -> float:
-        """Since it took off."""
-        return perf_counter() - self._began
 
     def _first(self, inquiry: Inquiry, candidates: tuple[Candidate, ...]) -> Choice:
         return inquiry.question.policy.first(candidates, problem=self.op.describe(), digest=self.key.digest)

@@ -16,6 +16,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Sequence
+from time import perf_counter
 from typing import Final, Literal
 
 import anyio
@@ -71,7 +72,8 @@ class Tower:
         return f"<Tower {len(self._flights)} flights>"
 
     def flights(self) -> tuple[FlightStatus, ...]:
-        """What is under way; from any thread."""
+        """What is under way, the oldest first; from any thread."""
+        now = perf_counter()  # one moment for all: ages that are taken one after the other can change places
         return tuple(
             FlightStatus(
                 digest=flight.key.digest,
@@ -79,7 +81,7 @@ class Tower:
                 state=flight.state,
                 trying=flight.trying,
                 awaited=flight.awaited,
-                seconds=flight.seconds,
+                seconds=now - flight.began,
             )
             for flight in tuple(self._flights.values())
         )

@@ -69,8 +69,9 @@ class Direct:
 
     def _cost(self) -> Cost:
         op, window, phases = self._op, self._window, self._phases
-        summed = self._addend is not None and op.direction != "backward_filter"
-        sums = prod(self._addend.shape) * window.tap_count * 3 if summed and self._addend is not None else 0
+        sums = 0
+        if self._addend is not None and op.direction != "backward_filter":
+            sums = 3 * prod(self._addend.shape) * window.tap_count
         copies = 0
         pieces = 0.0
         for region, layout, per_group, row in (

@@ -27,9 +27,9 @@ from algosearch.backends.cpu.kernel import Cost, Tensors, compute_type, contract
 from algosearch.backends.cpu.window import Window, grouped
 from algosearch.ops import ELEMENT_BYTES, ConvOp, Layout, Shape
 
-SPECTRA_LIMIT: Final = 64
-"""Spectra of more than so many times the bytes of the op's tensors are absurd (a few taps over a large image with many
-channels: each filter is blown up to the image's size), and hopelessly slow."""
+SPECTRA_LIMIT: Final = 40
+"""Spectra of more than so many times the bytes of the op's tensors are absurd: each filter of a few taps is blown up to
+the size of a large image. Measured beyond this: more than a hundred times slower than im2col."""
 
 _COMPLEX: Final = {"float32": "complex64", "float64": "complex128"}
 _BYTES_A_POINT: Final = 32.0
