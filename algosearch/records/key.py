@@ -11,6 +11,7 @@ had to be switched off for that), and pickled or tuple keys (equal values with o
 from __future__ import annotations
 
 import hashlib
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -77,6 +78,23 @@ _decode = msgspec.json.Decoder(_KeyText, strict=True).decode
 _decode_schema = msgspec.json.Decoder(_Schema, strict=True).decode
 
 
+@lru_cache(maxsize=64)
+def _around_problem(environment: Environment) -> tuple[bytes, bytes]:
+    """The canonical text of a key before and after the problem: the same for all keys of an environment."""
+    mark = ConvOp(input_shape=(1, 1, 1), filter_shape=(1, 1, 1))
+    text = _encode(
+        _KeyText(
+            schema=KEY_SCHEMA,
+            problem=mark,
+            backend=environment.backend,
+            device=environment.device,
+            facts=dict(environment.facts),
+        )
+    )
+    before, _, after = text.rpartition(_encode(mark))  # from the right: a fact may hold any text, what follows cannot
+    return before, after
+
+
 class Key(msgspec.Struct, frozen=True, gc=False):
     """The identity of a record. Made by `Key.of` or `Key.from_text`, and by nothing else: their checks are what the
     properties rely on. Equal problems in equal environments have equal keys."""
@@ -89,15 +107,8 @@ class Key(msgspec.Struct, frozen=True, gc=False):
     @classmethod
     def of(cls, op: Op, environment: Environment) -> Key:
         """The key of `op` (in any of its equal descriptions) in an environment."""
-        text = _encode(
-            _KeyText(
-                schema=KEY_SCHEMA,
-                problem=canonical(op),
-                backend=environment.backend,
-                device=environment.device,
-                facts=dict(environment.facts),
-            )
-        )
+        before, after = _around_problem(environment)
+        text = before + _encode(canonical(op)) + after
         return cls(text.decode(), hashlib.sha256(text).hexdigest())
 
     @classmethod
