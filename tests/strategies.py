@@ -27,6 +27,7 @@ from algosearch.records import (
     SearchMode,
     Stage,
     Trial,
+    packed,
 )
 
 DIRECTIONS: Final[tuple[Direction, ...]] = ("forward", "backward_data", "backward_filter")
@@ -234,7 +235,7 @@ def trials(draw: DrawFn, algorithm: str, rank: int) -> Trial:
         stage=stage,
         time_us=min(samples) if timed else None,
         error_us=draw(st.floats(0.0, 10.0)) if len(samples) > 1 else None,
-        samples_us=samples,
+        samples=packed(samples),
         build_us=draw(st.one_of(st.none(), st.floats(0.0, 1e6))) if timed else None,
         timing=draw(st.sampled_from(("gated,warm", "wall,rotating", "virtual"))) if timed else "",
         failure=failure,

@@ -11,10 +11,8 @@ from math import hypot
 
 from algosearch.race.estimate import LONGEST_US, SHORTEST_US, Estimate, estimates
 from algosearch.race.rules import RaceRules
-from algosearch.records import Candidate, Failure, Policy, SearchMode, Stage, Trial, refusable
+from algosearch.records import Candidate, Failure, Policy, SearchMode, Stage, Trial, packed, refusable
 from algosearch.records.policy import LOOK_AT, TIE, WINDOW
-
-_SAMPLES_KEPT = 96
 
 
 class Standings:
@@ -206,16 +204,15 @@ class Standings:
 
     def _trial(self, rank: int, stage: Stage) -> Trial:
         candidate, estimate = self.candidates[rank], self.estimates().get(rank)
-        samples = (max(0.001, round(each[rank], 3)) for each in self.rounds if rank in each)
         return Trial(
             algorithm=candidate.algorithm,
             rank=rank,
             workspace_bytes=candidate.workspace_bytes,
             notes=candidate.notes,
             stage="listed" if estimate is None else stage,
-            time_us=None if estimate is None else round(estimate.time_us, 4),
+            time_us=None if estimate is None else max(1e-4, round(estimate.time_us, 4)),
             error_us=None if estimate is None else round(estimate.error_us, 4),
-            samples_us=tuple(samples)[-_SAMPLES_KEPT:],
+            samples=packed(each[rank] for each in self.rounds if rank in each),
             build_us=self.build_us.get(rank),
             timing=self.timing.get(rank, ""),
             failure=self.failures.get(rank),

@@ -8,7 +8,7 @@ from algosearch.records.key import Environment, InvalidEnvironment, Key
 from algosearch.records.outcome import Built, Burst, Listing
 from algosearch.records.policy import DEFAULT_POLICY, Policy
 from algosearch.records.record import Provenance, Record, Search, SearchMode
-from algosearch.records.trial import FACTS, Candidate, Failure, FailureKind, Stage, Trial, refusable
+from algosearch.records.trial import FACTS, Candidate, Failure, FailureKind, Stage, Trial, packed, refusable
 
 __all__ = (
     "Algorithm",
@@ -22,6 +22,7 @@ __all__ = (
     "FACTS",
     "Stage",
     "Trial",
+    "packed",
     "refusable",
     "Provenance",
     "Search",

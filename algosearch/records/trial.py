@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from math import inf
+from struct import iter_unpack, pack
 from typing import Annotated, Final, Literal
 
 import msgspec
@@ -27,6 +30,11 @@ FailureKind = Literal[
 ]
 FACTS: Final[frozenset[str]] = frozenset({"not_supported", "build_failed", "wrong_result", "out_of_bounds"})
 """Kinds that stay true; all others carry their circumstances and deserve a second try elsewhere."""
+
+MOST_SAMPLES: Final = 96
+"""Kept of one trial."""
+_MOST_US: Final = 1e15
+"""No time is longer, in a record."""
 
 Stage = Literal["listed", "screened", "coarse", "final"]
 """How far a candidate came.
@@ -96,9 +104,22 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False
     error_us: Duration | None = None
     """Its standard error, such that hypot(a.error_us, b.error_us) is that of the difference of two trials of one
     search. None if and only if `time_us` is."""
-    samples_us: tuple[Microseconds, ...] = ()
-    """Each round's time a run, in the order taken, first launches left out; final rounds last."""
+    samples: Annotated[bytes, Meta(max_length=4 * MOST_SAMPLES)] = b""
+    """`samples_us` as `packed`. Bytes, for who reads a record for its answer does not look at them, and eighty floats
+    are a quarter of what it takes to decode one."""
     build_us: Duration | None = None
     timing: str = ""
     """How it was timed: `gated`, `wall`, `virtual`, with `warm` or `rotating` buffers: `wall,warm`."""
     failure: Failure | None = None
+
+    @property
+    def samples_us(self) -> tuple[float, ...]:
+        """Each round's time a run, in the order taken, first launches left out; final rounds last. Whatever of the
+        stored bytes is no time is left out."""
+        return tuple(us for (us,) in iter_unpack("<f", self.samples) if 0.0 < us < inf)
+
+
+def packed(samples_us: Iterable[float]) -> bytes:
+    """The last `MOST_SAMPLES` of them, as `Trial.samples` keeps them: little-endian float32."""
+    kept = tuple(min(us, _MOST_US) for us in samples_us)[-MOST_SAMPLES:]
+    return pack(f"<{len(kept)}f", *kept)

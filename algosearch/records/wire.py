@@ -85,6 +85,8 @@ def _check(search: Search) -> None:
     except InvalidAlgorithm as error:
         raise UndecodableRecord(_quotable(str(error))) from None
     for trial in trials:
+        if len(trial.samples) % 4:
+            raise UndecodableRecord(f"{trial.algorithm}: samples cut short")
         if trial.time_us is None and trial.stage != "listed" and trial.failure is None:
             raise UndecodableRecord(f"{trial.algorithm}: {trial.stage} without a time")
 

@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 
 from algosearch.cli import app
 from algosearch.ops import ConvOp, Op
-from algosearch.records import Environment, Failure, Key, Provenance, Record, Search, Trial
+from algosearch.records import Environment, Failure, Key, Provenance, Record, Search, Trial, packed
 from algosearch.stores import DirectoryStore
 
 ROOT = Path(__file__).parents[2]
@@ -93,7 +93,7 @@ def record_of(op: Op, *, environment: Environment = ENVIRONMENT) -> Record:
             stage="final",
             time_us=300.0,
             error_us=1.0,
-            samples_us=(300.0, 301.0),
+            samples=packed((300.0, 301.0)),
             timing="wall,warm",
         ),
         Trial(
@@ -104,7 +104,7 @@ def record_of(op: Op, *, environment: Environment = ENVIRONMENT) -> Record:
             stage="final",
             time_us=100.0,
             error_us=0.5,
-            samples_us=(100.0, 101.0, 99.0),
+            samples=packed((100.0, 101.0, 99.0)),
             timing="wall,warm",
         ),
         Trial(

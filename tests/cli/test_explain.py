@@ -122,7 +122,7 @@ def test_what_is_no_op(store: Path, asked: str, part: str) -> None:
 def test_a_record_that_does_not_cover_the_policy_is_a_miss_of_its_own() -> None:
     record = record_of(tiny_op())
     search = record.searches[0]
-    listed = tuple(replace(t, stage="listed", time_us=None, error_us=None, samples_us=()) for t in search.trials)
+    listed = tuple(replace(t, stage="listed", time_us=None, error_us=None, samples=b"") for t in search.trials)
     record = replace(record, searches=(replace(search, trials=listed, complete=False),))
     found = explain_op(tiny_op(), ENVIRONMENT, [Entry.of(record)], {})
     assert found.hit is False

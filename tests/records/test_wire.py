@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from algosearch import UndecodableRecord
 from algosearch.ops import ConvOp
-from algosearch.records import Environment, Failure, Key, Provenance, Record, Search, Trial
+from algosearch.records import Environment, Failure, Key, Provenance, Record, Search, Trial, packed
 from algosearch.records.wire import LONGEST_BYTES, WIRE_VERSION, decode, encode
 from tests.strategies import keys, records
 
@@ -29,7 +29,7 @@ TRIALS: Final = (
         stage="final",
         time_us=12.5,
         error_us=0.25,
-        samples_us=(12.25, 12.75),
+        samples=packed((12.25, 12.75)),
         build_us=900.0,
         timing="gated,warm",
     ),
@@ -174,16 +174,36 @@ PROVENANCE: Final = (3, 0, 3)
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf, -1.0, 1e15])
 @pytest.mark.parametrize(
     "path",
-    [(*TRIAL, TIME), (*TRIAL, ERROR), (*TRIAL, SAMPLES, 0), (*TRIAL, SAMPLES, 1), (*TRIAL, BUILD), (*PROVENANCE, 2)],
+    [(*TRIAL, TIME), (*TRIAL, ERROR), (*TRIAL, BUILD), (*PROVENANCE, 2)],
 )
 def test_numbers_that_are_no_duration(path: tuple[int, ...], number: float) -> None:
     assert "not a record: Expected `float`" in refused(changed(*path, to=number))
 
 
-@pytest.mark.parametrize("path", [(*TRIAL, TIME), (*TRIAL, SAMPLES, 0)])
-def test_nothing_takes_no_time(path: tuple[int, ...]) -> None:
+def test_nothing_takes_no_time() -> None:
     for zero in (0, 0.0, -0.0, 0.0):
-        assert "Expected `float` > 0" in refused(changed(*path, to=zero))
+        assert "Expected `float` > 0" in refused(changed(*TRIAL, TIME, to=zero))
+
+
+@pytest.mark.parametrize("cut", [1, 2, 3, 5])
+def test_samples_cut_short(cut: int) -> None:
+    assert "samples cut short" in refused(changed(*TRIAL, SAMPLES, to=bytes(cut)))
+
+
+def test_more_samples_than_are_kept() -> None:
+    assert "not a record: Expected `bytes` of length <= 384" in refused(changed(*TRIAL, SAMPLES, to=bytes(388)))
+
+
+def test_samples_that_are_no_times_count_for_nothing() -> None:
+    raw = struct.pack("<6f", math.nan, 1.5, math.inf, -1.0, 0.0, 2.5)
+    (search,) = decode(changed(*TRIAL, SAMPLES, to=raw)).searches
+    assert search.trials[0].samples_us == (1.5, 2.5)
+
+
+@given(st.lists(st.floats(0.5, 2.0**30, width=32), max_size=200))
+def test_the_last_samples_are_kept_as_they_are(samples_us: list[float]) -> None:
+    trial = Trial(algorithm="cpu/numpy:direct", rank=0, workspace_bytes=0, samples=packed(samples_us))
+    assert trial.samples_us == tuple(samples_us[-96:])
 
 
 @pytest.mark.parametrize("path", [(2,), (*TRIAL, RANK), (*TRIAL, WORKSPACE), (*PROVENANCE, 1)])

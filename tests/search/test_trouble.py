@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
 import subprocess
 import sys
 import textwrap
@@ -162,9 +163,10 @@ async def test_a_second_searcher_finds_what_the_first_one_stored() -> None:
     assert searches(trace) == 1
 
 
-def run_python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run_python(code: str, **environ: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-W", "error", "-c", textwrap.dedent(code), *arguments],
+        [sys.executable, "-W", "error", "-c", textwrap.dedent(code)],
+        env={**os.environ, "ALGOSEARCH_STORE": "memory:", **environ},
         capture_output=True,
         text=True,
         timeout=30,

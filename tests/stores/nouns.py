@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from algosearch.ops import ConvOp
-from algosearch.records import Environment, Key, Provenance, Record, Search, Trial
+from algosearch.records import Environment, Key, Provenance, Record, Search, Trial, packed
 
 _ENVIRONMENT = Environment(backend="cpu", device="a processor", facts=(("numpy", "2.0"),))
 
@@ -35,7 +35,7 @@ def some_record(
             stage="final",
             time_us=time_us + i,
             error_us=0.5,
-            samples_us=(time_us + i, time_us + i + 0.25),
+            samples=packed((time_us + i, time_us + i + 0.25)),
             build_us=12.5,
             timing="wall,warm",
         )
