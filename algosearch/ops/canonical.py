@@ -53,7 +53,26 @@ def _canonical(op: ConvOp | BatchNormOp) -> ConvOp | BatchNormOp:
     return _canonical_conv(op) if isinstance(op, ConvOp) else _canonical_batch_norm(op)
 
 
+def _is_plain(op: ConvOp) -> bool:
+    """True for what most ops are: two axes with several outputs each, symmetric padding, channels first, no dilation.
+    By the rules above such an op stands for itself; to see that takes a tenth of working it out."""
+    return (
+        op.dilation == (1, 1)
+        and op.padding_low == op.padding_high
+        and op.input_layout == op.filter_layout == op.output_layout == "channels_first"
+        and all(
+            size > 1 and size + 2 * low - taps >= stride
+            for size, low, taps, stride in zip(
+                op.input_shape[2:], op.padding_low, op.filter_shape[2:], op.stride, strict=True
+            )
+        )
+        and all(type(getattr(op, word)) is str for word in (*_CONV_WORDS, *_CONV_LAYOUTS))
+    )
+
+
 def _canonical_conv(op: ConvOp) -> ConvOp:
+    if _is_plain(op):
+        return op
     described = zip(
         op.input_shape[2:],
         op.filter_shape[2:],
@@ -72,13 +91,6 @@ def _canonical_conv(op: ConvOp) -> ConvOp:
         _matters(op.filter_layout, op.filter_shape),
         _matters(op.output_layout, op.output_shape),
     )
-    if (
-        (sizes, taps, strides, dilations, lows, highs)
-        == (op.input_shape[2:], op.filter_shape[2:], op.stride, op.dilation, op.padding_low, op.padding_high)
-        and layouts == (op.input_layout, op.filter_layout, op.output_layout)
-        and all(type(getattr(op, word)) is str for word in (*_CONV_WORDS, *_CONV_LAYOUTS))
-    ):
-        return op  # as most are; to make an equal one takes longer than to see it
     return replace(
         op,
         input_shape=op.input_shape[:2] + sizes,

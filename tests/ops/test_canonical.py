@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from enum import StrEnum
 from math import prod
 
@@ -194,3 +195,13 @@ def test_words_of_a_batch_norm_become_plain_strings() -> None:
         layout=np.str_("channels_last"),  # type: ignore[arg-type]
     )
     assert {type(value) for value in asdict(canonical(fancy)).values()} == {str, tuple}
+
+
+@given(conv_ops())
+def test_the_short_cut_and_the_rules_agree(op: ConvOp) -> None:
+    """What is seen to be canonical at a glance is what the rules would have made of it."""
+    room = sys.modules["algosearch.ops.canonical"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(room, "_is_plain", lambda op: False)
+        by_the_rules = room._canonical_conv(op)
+    assert room._canonical_conv(op) == by_the_rules
