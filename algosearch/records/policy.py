@@ -148,9 +148,16 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True, gc=Fals
         rivals: list[Trial] = []
         places: list[int] = []
         soonest_us, soonest = inf, ""  # how fast somebody who was dropped early may be
-        rule_of, looks_at_notes_only = _screen(self)
+        rule_of, by_notes = _screen(self)
         for place, trial in enumerate(trials):
-            rule = None if looks_at_notes_only and not trial.notes else rule_of(trial)
+            if by_notes is None:
+                rule = rule_of(trial)
+            elif (notes := trial.notes) in by_notes:
+                rule = by_notes[notes]
+            elif len(by_notes) < _NOTES_KEPT:
+                rule = by_notes[notes] = rule_of(trial)
+            else:
+                rule = rule_of(trial)
             if rule is None:
                 if trial.failure is not None:
                     rule = "failed"
@@ -240,6 +247,8 @@ def _time(trial: Trial) -> float:
 _speed_order = attrgetter("time_us", "workspace_bytes", "rank", "algorithm")  # of rivals only: each has a time
 _library_order = attrgetter("rank", "algorithm")
 _rank = attrgetter("rank")
+_NOTES_KEPT: Final = 1000
+"""Sets of notes remembered for a policy; more are no library's, and not worth the memory."""
 
 
 def _in_library_order(trials: tuple[Trial, ...]) -> tuple[Trial, ...]:
@@ -258,9 +267,11 @@ def _patterns(field: str, value: object) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=64)
-def _screen(policy: Policy) -> tuple[Callable[[Candidate | Trial], Rule | None], bool]:
-    """`policy.refuses`, with everything looked up that is the same for all candidates, and whether it looks at nothing
-    but their notes."""
+def _screen(
+    policy: Policy,
+) -> tuple[Callable[[Candidate | Trial], Rule | None], dict[tuple[str, ...], Rule | None] | None]:
+    """`policy.refuses`, with everything looked up that is the same for all candidates; and, if it looks at nothing but
+    their notes, a place for what it says of each set of notes, of which there are few."""
     limit, strict = policy.workspace_limit_bytes, policy.deterministic
     refused: dict[str, Rule] = {note: note for note, field, value in _NOTE_SWITCHES if getattr(policy, field) is value}
     excluded = re.compile("|".join(map(translate, policy.exclude))).match if policy.exclude else None
@@ -275,7 +286,7 @@ def _screen(policy: Policy) -> tuple[Callable[[Candidate | Trial], Rule | None],
                 return "unknown_note"
         return "excluded" if excluded is not None and excluded(candidate.algorithm) else None
 
-    return rule_of, limit is None and excluded is None
+    return rule_of, {} if limit is None and excluded is None else None
 
 
 DEFAULT_POLICY: Final = Policy()
