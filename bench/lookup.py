@@ -187,8 +187,8 @@ def fresh_figures() -> tuple[dict[str, float], dict[str, Any]]:
 
 def main() -> None:
     options = arguments(__doc__ or "").parse_args()
-    figures = asyncio.run(memory_figures())
     of_fresh, raw = fresh_figures()
+    figures = asyncio.run(memory_figures())
     report(figures | of_fresh, LIMITS, options.json, raw)
 
 
