@@ -255,12 +255,14 @@ class Engine:
                 inquiry.fail(closed.again())
         if self._tower is not None:
             self._tower.fail_all(closed)
-        async with anyio.create_task_group() as tasks:
-            for pool in self._all_pools():
-                tasks.start_soon(pool.aclose)
-            tasks.start_soon(self._tiers.aclose)
-        self.ready.fail(closed)
-        self.ended.set(None)
+        try:
+            async with anyio.create_task_group() as tasks:
+                for pool in self._all_pools():
+                    tasks.start_soon(pool.aclose)
+                tasks.start_soon(self._tiers.aclose)
+        finally:  # whatever breaks while it closes, nobody waits for its end for ever
+            self.ready.fail(closed)
+            self.ended.set(None)
 
 
 _RUNNING: weakref.WeakSet[Engine] = weakref.WeakSet()

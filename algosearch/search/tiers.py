@@ -41,6 +41,9 @@ class Tiers:
         except StoreUnusable as error:
             self.trouble = str(error)
             logger.warning("going on without a store: %s", error)
+        except Exception as error:  # the contract forbids it; even so it must not cost the searcher
+            self.trouble = f"{type(error).__name__}: {error}"
+            logger.exception("going on without a store: opening it broke")
         else:
             self._usable = True
 
@@ -48,7 +51,10 @@ class Tiers:
         """Close the store. Harmless if called twice."""
         self._usable = False
         if self._store is not None:
-            await self._store.aclose()
+            try:
+                await self._store.aclose()
+            except Exception:  # as in `open`
+                logger.exception("closing the store broke")
 
     @property
     def store(self) -> Store | None:

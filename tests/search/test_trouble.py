@@ -150,6 +150,22 @@ async def test_a_broken_store_costs_no_answer(caplog: pytest.LogCaptureFixture) 
             assert (await searcher.select(some_op())).algorithm == FAST
 
 
+class _UnopenableStore(MemoryStore):
+    """Breaks when it is opened and when it is closed."""
+
+    async def open(self) -> None:
+        raise OSError("a bug in opening")
+
+    async def aclose(self) -> None:
+        raise OSError("a bug in closing")
+
+
+async def test_a_store_that_breaks_when_opened_and_closed_costs_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    async with open_searcher(store=_UnopenableStore(), backends=[scripted(some_op())]) as searcher:
+        assert (await searcher.select(some_op())).algorithm == FAST
+        assert "a bug in opening" in str(searcher.statistics().engine.store_trouble)
+
+
 async def test_a_second_searcher_finds_what_the_first_one_stored() -> None:
     store = MemoryStore()
     trace: list[TraceEvent] = []
