@@ -5,6 +5,7 @@ Searchers of one process that ask the same devices and the same store share one 
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Sequence
 from contextvars import ContextVar, Token
@@ -12,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
+from algosearch.errors import InvalidPolicy
 from algosearch.ops import Op
 from algosearch.records import DEFAULT_POLICY, Choice, Policy
 from algosearch.search.desk import refuse_in_loop
@@ -91,7 +93,7 @@ class open_searcher:
         policy: what is asked where a call does not say.
 
     Raises:
-        InvalidSetting: an argument or variable cannot be understood.
+        InvalidSetting, InvalidPolicy: an argument or variable cannot be understood.
 
     Cancellation: while it opens, nothing is left behind; while it closes, it closes all the same, unattended.
 
@@ -111,6 +113,11 @@ class open_searcher:
         self._store: Store | str | None = str(store) if isinstance(store, Path) else store
         if self._store is None:
             self._store = settings.store
+        if isinstance(self._store, str) and self._store.strip() and ":" not in self._store:
+            # One directory is one store, however it is spelled, and wherever the process goes later.
+            self._store = os.path.abspath(os.path.expanduser(self._store))
+        if type(policy) is not Policy:
+            raise InvalidPolicy("policy", policy, "must be a Policy")
         self._backends = backends
         self._devices = devices
         self._mode: Mode = settings.mode if mode is None else mode_of(mode)

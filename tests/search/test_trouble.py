@@ -11,6 +11,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ import pytest
 from algosearch import open_searcher
 from algosearch.backends import Device
 from algosearch.backends.simulated import DeviceScript, Script, SimulatedBackend, TraceEvent, searches
-from algosearch.errors import DeviceUnavailable, NoAlgorithm, SearchFailed, UnknownDevice
+from algosearch.errors import DeviceUnavailable, InvalidPolicy, NoAlgorithm, SearchFailed, UnknownDevice
 from algosearch.records import Key, Record
 from algosearch.stores import MemoryStore
 from algosearch.stores.base import Committed, Miss
@@ -226,3 +227,21 @@ def test_the_default_searcher_is_closed_at_exit() -> None:
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("cpu/")
+
+
+async def test_one_directory_is_one_store_however_spelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trace: list[TraceEvent] = []
+    backends = [scripted(some_op(), trace=trace)]
+    monkeypatch.chdir(tmp_path)
+    async with (
+        open_searcher(store="s", backends=backends) as one,
+        open_searcher(store=f"{tmp_path}/s/", backends=backends) as two,
+        open_searcher(store=tmp_path / "." / "s", backends=backends) as three,
+    ):
+        await asyncio.gather(*(searcher.select(some_op()) for searcher in (one, two, three)))
+    assert searches(trace) == 1
+
+
+def test_a_policy_of_the_wrong_kind_is_refused_at_once() -> None:
+    with pytest.raises(InvalidPolicy):
+        open_searcher(policy="x")  # type: ignore[arg-type]
