@@ -45,7 +45,8 @@ def build_workload(name: str, options: ReadOptions = AS_STATED) -> Model:
     net = _Net(data_type=options.data_type or "float32", layout=options.layout or "channels_first")
     batch = 1 if options.batch is None else options.batch
     workload.build(net, (batch, *workload.input_shape))
-    return Model(source=name, nodes=tuple(net.nodes), skipped=tuple(net.skipped))
+    ignored = ReadOptions(dimensions=options.dimensions).flags
+    return Model(source=name, nodes=tuple(net.nodes), skipped=tuple(net.skipped), ignored=ignored)
 
 
 class _Net:
