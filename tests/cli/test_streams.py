@@ -141,8 +141,8 @@ def test_a_warning_of_a_thread_after_the_verb_looks_like_any_other(tmp_path: Pat
     script = tmp_path / "script.json"
     script.write_bytes(msgspec.json.encode(Script(problems=(stuck,), hang_s=40.0)))
     ops = write_ops(tmp_path / "ops.jsonl", OPS[:1])
-    args: list[str | Path] = ["tests.cli.simulated_main", script, "warm", ops, "--store", tmp_path / "store", "--budget", "0.2"]
-    result, _, stderr = ended(args)
+    args: list[str | Path] = ["tests.cli.simulated_main", script, "warm", ops, "--store", tmp_path / "store"]
+    result, _, stderr = ended([*args, "--budget", "0.2"])
     assert result == 3
     (busy,) = (line for line in stderr.splitlines() if "still busy" in line)
     assert busy.startswith("warning: simulated:0 is still busy")
