@@ -69,6 +69,10 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """And the other."""
     store: str | None
     """Where the answers are kept; None if nowhere."""
+    base: str | None
+    """The base store, which was only read; None if there was none."""
+    misses: dict[str, int]
+    """What neither had an answer for, by kind of miss."""
     not_kept: tuple[str, ...]
     """What stood between the answers and the store, a sentence each."""
     unused: tuple[str, ...]
@@ -147,6 +151,8 @@ def report_of(
         first_us=first_us,
         picks_us=picks_us,
         store=engine.store,
+        base=engine.base,
+        misses=engine.store_misses,
         not_kept=_not_kept(engine),
         unused=_unused(models),
         interrupted=interrupted,
@@ -193,6 +199,8 @@ def summary_of(report: Report) -> tuple[RenderableType, ...]:
         sums = f"the library's first candidates take {run_time(report.first_us)}, the picks {run_time(report.picks_us)}"
         rows.append(("gain", f"{report.gain:.2f} ×: {sums}"))
     rows.append(("store", report.store or "none"))
+    if report.base is not None:
+        rows.append(("base", report.base))
     more = len(report.failures) - _FAILURES_SHOWN
     return (
         facts(rows),

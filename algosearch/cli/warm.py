@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeVar, get_args
 
 import typer
 
-from algosearch.cli.options import Device, Json, Store, Verbose
+from algosearch.cli.options import Base, Device, Json, Store, Verbose
 from algosearch.cli.stop import Stop
 from algosearch.cli.terminal import Terminal, write_json
 from algosearch.cli.verb import BY_SIGNAL, DONE, INCOMPLETE, OUT_OF_TIME
@@ -67,6 +67,7 @@ def warm(
     device: Device = None,
     mode: Mode = None,
     store: Store = None,
+    base: Base = None,
     budget: Budget = None,
     json: Json = False,
     verbose: Verbose = False,
@@ -88,7 +89,7 @@ def warm(
             return stop.signum is not None or perf_counter() >= deadline
 
         read = _read(models, options, ended)
-        answers, engine = _ask(terminal, _distinct(read), device=device, mode=mode, store=store, ended=ended)
+        answers, engine = _ask(terminal, _distinct(read), device=device, mode=mode, store=store, base=base, ended=ended)
         seconds = perf_counter() - began
         report = report_of(read, answers, engine=engine, seconds=seconds, interrupted=stop.signum is not None)
         terminal.present(*summary_of(report), results=not json)
@@ -122,6 +123,7 @@ def _ask(
     device: str | None,
     mode: str | None,
     store: str | None,
+    base: str | None,
     ended: Callable[[], bool],
 ) -> tuple[Sequence[Answer], EngineStatistics]:
     """Ask about every op, with progress; the answers, and what the engine says of them."""
@@ -134,6 +136,7 @@ def _ask(
         find_device(device)
     with open_searcher(
         store=store,
+        base=base,
         devices=None if device is None else (device,),
         mode=None if mode is None else mode_of(mode, "--mode"),
     ) as searcher:
