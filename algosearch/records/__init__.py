@@ -9,6 +9,7 @@ from algosearch.records.outcome import Built, Burst, Listing
 from algosearch.records.policy import DEFAULT_POLICY, Policy
 from algosearch.records.record import Provenance, Record, Search, SearchMode
 from algosearch.records.trial import FACTS, Candidate, Failure, FailureKind, Stage, Trial, packed, refusable
+from algosearch.records.trials import Trials
 
 __all__ = (
     "Algorithm",
@@ -22,6 +23,7 @@ __all__ = (
     "FACTS",
     "Stage",
     "Trial",
+    "Trials",
     "packed",
     "refusable",
     "Provenance",
