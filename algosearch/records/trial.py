@@ -48,8 +48,8 @@ FACTS: Final[frozenset[str]] = frozenset(kind for kind, trouble in IS_TROUBLE.it
 
 MOST_SAMPLES: Final = 96
 """Kept of one trial."""
-_MOST_US: Final = 1e15
-"""No time is longer, in a record."""
+MOST_US: Final = 1e15
+"""Every time in a record is shorter."""
 
 Stage = Literal["listed", "screened", "coarse", "final"]
 """How far a candidate came.
@@ -155,5 +155,5 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False
 
 def packed(samples_us: Iterable[float]) -> bytes:
     """The last `MOST_SAMPLES` of them, as `Trial.samples` keeps them: little-endian float32."""
-    kept = tuple(min(us, _MOST_US) for us in samples_us)[-MOST_SAMPLES:]
+    kept = tuple(min(us, MOST_US) for us in samples_us)[-MOST_SAMPLES:]
     return pack(f"<{len(kept)}f", *kept)
