@@ -240,6 +240,7 @@ def trials(draw: DrawFn, algorithm: str, rank: int) -> Trial:
         build_us=draw(st.one_of(st.none(), st.floats(0.0, 1e6))) if timed else None,
         timing=draw(st.sampled_from(("gated,warm", "wall,rotating", "virtual"))) if timed else "",
         failure=failure,
+        reserve_bytes=draw(st.sampled_from((0, 0, 0, 1, 2**40))),
     )
 
 

@@ -262,4 +262,5 @@ class Standings:
             build_us=self.build_us.get(rank),
             timing=self.timing.get(rank, "") + ("" if estimate is None or self._is_quiet(rank) else ",disturbed"),
             failure=self.failures.get(rank),
+            reserve_bytes=candidate.reserve_bytes,
         )

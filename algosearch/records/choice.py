@@ -76,6 +76,8 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     algorithm: str
     workspace_bytes: int
     notes: tuple[str, ...] = ()
+    reserve_bytes: int = 0
+    """The size of the reserve that a fused batch norm of training writes for its backward; 0 for all else."""
     time_us: float | None = None
     """The picked algorithm's time a run; None if nothing was run."""
     error_us: float | None = None

@@ -112,6 +112,8 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Temporary device memory that a run needs; 0 means none."""
     notes: tuple[str, ...] = ()
     """Sorted words."""
+    reserve_bytes: int = 0
+    """What a fused batch norm of training hands on to its backward: the size of an output. 0 for all else."""
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False, forbid_unknown_fields=True):
@@ -135,6 +137,8 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False
     """How it was timed: `gated`, `wall`, `virtual`, with `warm` or `rotating` buffers: `wall,warm`. `disturbed` after
     them says that the device was not quiet, and that more than a few bursts count all the same."""
     failure: Failure | None = None
+    reserve_bytes: Count = 0
+    """As `Candidate.reserve_bytes`."""
 
     @property
     def error(self) -> float:

@@ -65,6 +65,8 @@ class Trials(msgspec.Struct, frozen=True, array_like=True, gc=False, forbid_unkn
     """Of each trial, the place of its timing in `timings`."""
     failures: tuple[tuple[Count, Failure], ...]
     """The places of the trials that failed, in order, and why."""
+    reserves: tuple[tuple[Count, Count], ...] = ()
+    """The places of the trials that have a reserve, in order, and its bytes."""
 
     @classmethod
     def of(cls, trials: Iterable[Trial]) -> Trials:
@@ -89,6 +91,7 @@ class Trials(msgspec.Struct, frozen=True, array_like=True, gc=False, forbid_unkn
             timings=timings,
             timing=timing,
             failures=tuple((place, row.failure) for place, row in enumerate(rows) if row.failure is not None),
+            reserves=tuple((place, row.reserve_bytes) for place, row in enumerate(rows) if row.reserve_bytes),
         )
 
     @property
@@ -99,6 +102,10 @@ class Trials(msgspec.Struct, frozen=True, array_like=True, gc=False, forbid_unkn
     def workspace_bytes(self, place: int) -> int:
         """The workspace of one."""
         return int.from_bytes(self.workspaces[8 * place : 8 * place + 8], "little", signed=True)
+
+    def reserve_bytes(self, place: int) -> int:
+        """The reserve of one."""
+        return dict(self.reserves).get(place, 0) if self.reserves else 0
 
     @property
     def times_us(self) -> tuple[float, ...]:
@@ -114,7 +121,7 @@ class Trials(msgspec.Struct, frozen=True, array_like=True, gc=False, forbid_unkn
         return len(self.stages)
 
     def __iter__(self) -> Iterator[Trial]:
-        failures = dict(self.failures)
+        failures, reserves = dict(self.failures), dict(self.reserves)
         builds = unpack(f"<{len(self.stages)}d", self.builds)
         ends = tuple(accumulate(self.sample_counts))
         numbers = zip(self.workspaces_bytes, self.times_us, self.errors_us, builds, strict=True)
@@ -132,6 +139,7 @@ class Trials(msgspec.Struct, frozen=True, array_like=True, gc=False, forbid_unkn
                 build_us=_or_none(build_us),
                 timing=self.timings[self.timing[place]],
                 failure=failures.get(place),
+                reserve_bytes=reserves.get(place, 0),
             )
 
     @overload

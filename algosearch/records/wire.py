@@ -108,6 +108,9 @@ def _check(trials: Trials) -> None:
     places = [place for place, _ in trials.failures]
     if places and (places != sorted(set(places)) or places[-1] >= count):
         raise UndecodableRecord("failures of no trials, or out of order")
+    places = [place for place, _ in trials.reserves]
+    if places and (places != sorted(set(places)) or places[-1] >= count):
+        raise UndecodableRecord("reserves of no trials, or out of order")
     if trials.errors[7::8].translate(None, _DURATIONS) and not all(map(_is_duration, trials.errors_us)):
         raise UndecodableRecord("an error out of range")
     if trials.builds[7::8].translate(None, _DURATIONS):
@@ -115,7 +118,7 @@ def _check(trials: Trials) -> None:
         if not all(build_us == NOTHING or _is_duration(build_us) for build_us in builds):
             raise UndecodableRecord("a build out of range")
     if trials.times[7::8].translate(None, _TIMES) or 0 in trials.stages:
-        _check_times(trials, places)
+        _check_times(trials, [place for place, _ in trials.failures])
 
 
 def _check_names(trials: Trials) -> None:

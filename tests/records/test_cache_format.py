@@ -101,9 +101,11 @@ def test_what_may_be_missing_is_at_the_end() -> None:
     """A writer leaves nothing out; a reader fills in what has one obvious value."""
     items = msgspec.msgpack.decode(written())
     search = items[3][0]
+    assert search[2].pop() == []
     _, failure = search[2][-1][0]
     assert failure.pop() == [["free_bytes", "1000000"]]
     assert search[3].pop() is False
     read = decode(msgspec.msgpack.encode(items)).searches[0]
     assert read.trials[1].failure == Failure("out_of_memory", "16 MiB")
+    assert read.trials[0].reserve_bytes == 0
     assert read.provenance.alone is False

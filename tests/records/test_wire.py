@@ -275,10 +275,13 @@ def test_numbers_that_count_nothing(path: tuple[int, ...], number: Any) -> None:
         ((*FAILURE, 0), 2, "failures of no trials"),
         (COLUMNS["failures"], [[1, ["crashed", ""]], [1, ["crashed", ""]]], "or out of order"),
         (COLUMNS["failures"], [[1, ["crashed", ""]], [0, ["crashed", ""]]], "or out of order"),
+        (COLUMNS["reserves"], [[2, 8]], "reserves of no trials"),
+        (COLUMNS["reserves"], [[1, 8], [0, 8]], "or out of order"),
+        (COLUMNS["reserves"], [[0, -1]], ">= 0"),
         # What this version does not know is not skipped, wherever it stands.
         (("+",), 0, "at most length 4"),
         ((3, 0, "+"), 0, "at most length 4"),
-        ((3, 0, 2, "+"), 0, "at most length 14"),
+        ((3, 0, 2, "+"), 0, "at most length 15"),
         ((*FAILURE, "+"), 0, "length 2"),
         ((*FAILURE, 1, "+"), 0, "at most length 3"),
         ((*PROVENANCE, "+"), 0, "at most length 4"),
@@ -293,7 +296,7 @@ def test_columns_of_unequal_length(name: str) -> None:
     """One item less or more, or none at all."""
     column: Any = msgspec.msgpack.decode(RAW)[3][0][2][COLUMNS[name][-1]]
     for other in (column[:0], column[:-1], column + column):
-        if name in ("note_sets", "timings", "failures"):
+        if name in ("note_sets", "timings", "failures", "reserves"):
             continue  # of whatever length
         assert refused(changed(*COLUMNS[name], to=other))
 
