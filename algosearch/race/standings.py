@@ -162,18 +162,18 @@ class Standings:
                 return True
         return False
 
-    def vague(self) -> list[int]:
-        """The leaders of asked policies whose own time is not yet as well known as that of a `final` trial must be."""
-        found = {self.leader(policy) for policy in range(len(self._policies))} - {None}
-        return sorted(rank for rank in found if rank is not None and not self._is_precise(rank))
+    def vague(self, error: float) -> list[int]:
+        """The leaders of asked policies whose own time is not known within this error, relative to it."""
+        leaders = {self.leader(policy) for policy in range(len(self._policies))}
+        return sorted(rank for rank in leaders if rank is not None and not self._is_known(rank, error))
 
     def leader(self, policy: int) -> int | None:
         """The fastest on the front that an asked policy admits; None if there is none."""
         return min((rank for rank in self.front() if self.admits(policy, rank)), key=self.time_us, default=None)
 
-    def _is_precise(self, rank: int) -> bool:
+    def _is_known(self, rank: int, error: float) -> bool:
         estimate = self.estimates()[rank]
-        return estimate.error_us <= PRECISE * estimate.time_us
+        return estimate.error_us <= error * estimate.time_us
 
     def _is_quiet(self, rank: int) -> bool:
         """Whether no more of its rounds were disturbed than its estimate leaves out at the slow end."""
@@ -233,7 +233,7 @@ class Standings:
             rank
             for policy in range(len(self._policies))
             for rank in self._finalists(policy)
-            if self._is_precise(rank) and self._is_quiet(rank)
+            if self._is_known(rank, PRECISE) and self._is_quiet(rank)
         }
         front = set(self.front())
         return tuple(
