@@ -171,7 +171,7 @@ def _left_over(
 
 
 def _errors(left: Mapping[int, Sequence[float]], counts: Mapping[int, int], *, shared: int) -> dict[int, float]:
-    """The relative standard error of each rank's estimate, where there is enough to tell; after so many shared rounds."""
+    """The relative standard error of each rank's estimate, where there is enough to tell, of so many shared rounds."""
     own = {rank: _noise(values) for rank, values in left.items() if len(values) > 1}
     # Levels cost freedom too: of n shared rounds of k candidates (n - 1) (k - 1) in all are left.
     bursts = sum(len(left[rank]) for rank in own)
