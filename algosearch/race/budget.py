@@ -55,13 +55,15 @@ class Budget:
         rounds = (factor - 1) * samples
         return rounds > 0 and self.final_us + max(1.0, rounds) * round_us <= rules.patience * rules.final_budget_us
 
-    def allows_alone(self, round_us: float, best_us: float) -> bool:
-        """The same for a round of leaders that nobody comes near, to know their time."""
+    def allows_alone(self, round_us: float, best_us: float, *, precise: bool) -> bool:
+        """The same for a round of leaders that nobody comes near, to know their time; which may be `precise` enough
+        already, and yet be known better for little."""
         rules = self._rules
+        budget_us = max(rules.little_us if precise else rules.alone_budget_us, rules.alone_runs * best_us)
         return (
             self.allows(round_us, best_us)
             and self.alone_rounds < rules.most_rounds * rules.patience
-            and self.alone_us + round_us <= max(rules.alone_budget_us, rules.alone_runs * best_us)
+            and self.alone_us + round_us <= budget_us
         )
 
     def fitting(self, round_us: float, best_us: float) -> int:

@@ -96,15 +96,15 @@ def estimates(rounds: Rounds, launches: Mapping[int, float], *, unsure: Set[int]
     logs = [{rank: log(us) for rank, us in each.items()} for each in rounds]
     levels, centre = _two_ways([each for each in logs if len(each) > 1])
     levels = _with_alone(logs, levels, centre)
-    left = _left_over(logs, levels, centre)
-    errors = _errors(left, 1 - sum(len(each) > 1 for each in logs) / sum(map(len, logs)))
+    left, counts = _left_over(logs, levels, centre)
+    errors = _errors(left, counts, shared=sum(len(each) > 1 for each in logs))
     late = median(levels[-max(3, len(levels) // 2) :])  # what is reported is the speed of a device that is warm
     for rank, where in centre.items():
         time_us = min(max(exp(where + late), SHORTEST_US), LONGEST_US)
-        if len(left[rank]) == 1:  # a context switch in the only round; not in the launch as well
+        if counts[rank] == 1:  # a context switch in the only round; not in the launch as well
             time_us = min(time_us, launches.get(rank, time_us))
         error = errors.get(rank, min(SINGLE, SLOW_SINGLE + INTERRUPTION_US / time_us))
-        found[rank] = Estimate(time_us, time_us * error, len(left[rank]))
+        found[rank] = Estimate(time_us, time_us * error, counts[rank])
     return found
 
 
@@ -152,33 +152,30 @@ def _with_alone(
 
 def _left_over(
     logs: Sequence[Mapping[int, float]], levels: Sequence[float], centre: Mapping[int, float]
-) -> dict[int, list[float]]:
-    """What of each rank's bursts neither its time nor the level explains."""
+) -> tuple[dict[int, list[float]], dict[int, int]]:
+    """What of each rank's bursts neither its time nor the level explains; and of how many its time is a mean: of those
+    in shared rounds or of those alone, for the one says nothing of the other's level."""
     left: dict[int, list[float]] = {rank: [] for rank in centre}
-    shared = {rank for each in logs if len(each) > 1 for rank in each}
-    alone = Counter(next(iter(each)) for each in logs if len(each) == 1)
+    together = Counter(rank for each in logs if len(each) > 1 for rank in each)
+    alone = Counter(rank for each in logs if len(each) == 1 for rank in each)
+    counts = {rank: max(together[rank], alone[rank]) for rank in centre}
     for each, level in zip(logs, levels, strict=True):
-        # The level was estimated from the same k bursts, and took a k-th of their variance away.
-        sharing = len(each)
-        if sharing == 1:
-            (rank,) = each
-            sharing = alone[rank] if rank in shared else 0
-        if sharing == 1:
-            continue  # the level explains all of it
-        regained = sqrt(sharing / (sharing - 1)) if sharing else 1.0
         for rank, us in each.items():
-            left[rank].append((us - level - centre[rank]) * regained)
-    return left
+            kind, other = (together, alone) if len(each) > 1 else (alone, together)
+            if kind[rank] == 1 and other[rank]:
+                continue  # its time, or the level, explains all of it
+            # A level that was estimated from k bursts took a k-th of their variance away.
+            sharing = len(each) if len(each) > 1 else alone[rank] if together[rank] else 0
+            left[rank].append((us - level - centre[rank]) * (sqrt(sharing / (sharing - 1)) if sharing else 1.0))
+    return left, counts
 
 
-def _errors(left: Mapping[int, Sequence[float]], free: float) -> dict[int, float]:
-    """The relative standard error of each rank's estimate, where there is enough to tell.
-
-    Args:
-        free: the part of all bursts that is left when each shared round has given one for its level.
-    """
+def _errors(left: Mapping[int, Sequence[float]], counts: Mapping[int, int], *, shared: int) -> dict[int, float]:
+    """The relative standard error of each rank's estimate, where there is enough to tell, of so many shared rounds."""
     own = {rank: _noise(values) for rank, values in left.items() if len(values) > 1}
-    freedom = sum(noise.freedom for noise in own.values()) * free
+    # Levels cost freedom too: of n shared rounds of k candidates (n - 1) (k - 1) in all are left.
+    bursts = sum(len(left[rank]) for rank in own)
+    freedom = sum(noise.freedom for noise in own.values()) * max(0.0, 1 - shared / max(1, bursts))
     if freedom < 2:
         return {}
     errors: dict[int, float] = {}
@@ -186,7 +183,7 @@ def _errors(left: Mapping[int, Sequence[float]], free: float) -> dict[int, float
     pooled = median([noise.variance / (1 - 2 / (9 * noise.freedom)) ** 3 for noise in own.values()])
     for rank, noise in own.items():
         drawn = (DRAWN_BY * pooled + noise.freedom * noise.variance) / (DRAWN_BY + noise.freedom)
-        count = len(left[rank])
+        count = counts[rank]
         variance = max(noise.variance, drawn) * TRIMMING_COSTS.get(count, 1.0) / count
         errors[rank] = max(LEAST, sqrt(variance) * (1 + STUDENT / freedom))
     return errors

@@ -21,7 +21,7 @@ from algosearch.race.rounds import Bursts, impossible, is_time, laid_out, lasts_
 from algosearch.race.rules import RaceRules
 from algosearch.race.standings import Standings
 from algosearch.race.timekeeper import Timekeeper
-from algosearch.records import DEFAULT_POLICY, Built, Burst, Candidate, Failure, Listing, Policy, SearchMode
+from algosearch.records import DEFAULT_POLICY, PRECISE, Built, Burst, Candidate, Failure, Listing, Policy, SearchMode
 from algosearch.records.policy import LOOK_AT
 
 Good = TypeVar("Good", Built, Burst)
@@ -281,7 +281,7 @@ class Race:
         of the leaders whose time is not known well enough. None if done, or if it is not worth more."""
         standings, budget, rules = self._standings, self._budget, self._rules
         undecided, factor = standings.undecided()
-        ranks = undecided or standings.vague()
+        ranks = undecided or standings.vague(PRECISE) or standings.vague(rules.good_enough)
         if not ranks:
             return None
         done = budget.final_rounds if undecided else budget.alone_rounds
@@ -291,7 +291,7 @@ class Race:
             samples = min(standings.estimates()[rank].samples for rank in undecided)
             worth_it = budget.allows_final(round_us, best_us, factor, samples)
         else:
-            worth_it = budget.allows_alone(round_us, best_us)
+            worth_it = budget.allows_alone(round_us, best_us, precise=not standings.vague(PRECISE))
         if not worth_it:
             return None
         several = rounds[: budget.fitting(round_us, best_us)]

@@ -34,8 +34,11 @@ class RaceRules(msgspec.Struct, frozen=True, kw_only=True):
     good_enough: float = 0.01
     """A tie window for which the budget may be exceeded, up to `patience` times, if it can be reached within that."""
     patience: int = 8
-    alone_budget_us: float = 100_000.0
-    """Running time at most that is spent on the time of a leader whom nobody comes near, or"""
+    alone_budget_us: float = 50_000.0
+    """Running time at most that is spent on the time of a leader whom nobody comes near, until it is precise enough to
+    be final;"""
+    little_us: float = 10_000.0
+    """of that so much until its error is no more than `good_enough`; or"""
     alone_runs: float = 4.0
     """so many runs of it."""
     burst_us: float = 200.0

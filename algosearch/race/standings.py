@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Sequence
 from math import hypot
 
+import msgspec
+
 from algosearch.race.estimate import LONGEST_US, SHORTEST_US, TRIM, Estimate, estimates
 from algosearch.race.rules import RaceRules
 from algosearch.records import PRECISE, Candidate, Failure, Policy, SearchMode, Stage, Trial, packed, refusable
@@ -96,8 +98,16 @@ class Standings:
     def estimates(self) -> dict[int, Estimate]:
         """The estimate of everybody who ran."""
         if self._estimates is None:
-            self._estimates = estimates(self.rounds, self.launch_us, unsure=self.disturbed_launches)
+            found = estimates(self.rounds, self.launch_us, unsure=self.disturbed_launches)
+            self._estimates = {rank: self._doubted(rank, estimate) for rank, estimate in found.items()}
         return self._estimates
+
+    def _doubted(self, rank: int, estimate: Estimate) -> Estimate:
+        """Of who was disturbed too often the error reaches down to the fastest round: the truth may be there."""
+        if self._is_quiet(rank, estimate):
+            return estimate
+        least_us = min(each[rank] for each in self.rounds if rank in each)
+        return msgspec.structs.replace(estimate, error_us=max(estimate.error_us, estimate.time_us - least_us))
 
     def time_us(self, rank: int) -> float:
         """The best estimate of one run."""
@@ -162,22 +172,22 @@ class Standings:
                 return True
         return False
 
-    def vague(self) -> list[int]:
-        """The leaders of asked policies whose own time is not yet as well known as that of a `final` trial must be."""
-        found = {self.leader(policy) for policy in range(len(self._policies))} - {None}
-        return sorted(rank for rank in found if rank is not None and not self._is_precise(rank))
+    def vague(self, error: float) -> list[int]:
+        """The leaders of asked policies whose own time is not known within this error, relative to it."""
+        leaders = {self.leader(policy) for policy in range(len(self._policies))}
+        return sorted(rank for rank in leaders if rank is not None and not self._is_known(rank, error))
 
     def leader(self, policy: int) -> int | None:
         """The fastest on the front that an asked policy admits; None if there is none."""
         return min((rank for rank in self.front() if self.admits(policy, rank)), key=self.time_us, default=None)
 
-    def _is_precise(self, rank: int) -> bool:
+    def _is_known(self, rank: int, error: float) -> bool:
         estimate = self.estimates()[rank]
-        return estimate.error_us <= PRECISE * estimate.time_us
+        return estimate.error_us <= error * estimate.time_us
 
-    def _is_quiet(self, rank: int) -> bool:
+    def _is_quiet(self, rank: int, estimate: Estimate) -> bool:
         """Whether no more of its rounds were disturbed than its estimate leaves out at the slow end."""
-        return self.disturbed[rank] * TRIM <= self.estimates()[rank].samples
+        return self.disturbed[rank] * TRIM <= estimate.samples
 
     def undecided(self) -> tuple[list[int], float]:
         """Those between whom an asked policy is not decided, the fastest first, and by what factor more rounds than
@@ -233,7 +243,7 @@ class Standings:
             rank
             for policy in range(len(self._policies))
             for rank in self._finalists(policy)
-            if self._is_precise(rank) and self._is_quiet(rank)
+            if self._is_known(rank, PRECISE) and self._is_quiet(rank, self.estimates()[rank])
         }
         front = set(self.front())
         return tuple(
@@ -260,7 +270,8 @@ class Standings:
             error_us=None if estimate is None else round(estimate.error_us, 4),
             samples=packed(each[rank] for each in self.rounds if rank in each),
             build_us=self.build_us.get(rank),
-            timing=self.timing.get(rank, "") + ("" if estimate is None or self._is_quiet(rank) else ",disturbed"),
+            timing=self.timing.get(rank, "")
+            + ("" if estimate is None or self._is_quiet(rank, estimate) else ",disturbed"),
             failure=self.failures.get(rank),
             reserve_bytes=candidate.reserve_bytes,
         )

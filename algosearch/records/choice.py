@@ -86,7 +86,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The time of the library's own first candidate that the policy admits, to see what the search gained."""
     precision: Precision = "final"
     """`final`: it and whatever may be as fast were timed against each other on a quiet device, until its time was known
-    within one per cent; `coarse`: from few samples, or on a device that was never quiet; `heuristic`: the library's
+    within two per cent; `coarse`: from few samples, or on a device that was never quiet; `heuristic`: the library's
     guess, never run."""
     provisional: bool = False
     """True if a better-founded answer may follow: mode heuristic, or a deadline that passed."""

@@ -59,7 +59,7 @@ needs no more workspace and is no worse in any note. `coarse`: on the front of w
 few times, or on a device that was never quiet. `final`: timed against whatever comes near it for a policy that was
 asked, undisturbed, until its time was known within `PRECISE`.
 """
-PRECISE: Final = 0.01
+PRECISE: Final = 0.02
 """The standard error of a `final` time, relative to it, at most."""
 
 # Notes are words about a candidate that a policy can refuse. `unknown_<n>` is a note that this version has no

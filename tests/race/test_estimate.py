@@ -13,15 +13,22 @@ TRUE_US = (100.0, 103.0, 110.0, 150.0, 99.0)
 
 
 def rounds_of(
-    dice: random.Random, count: int, candidates: int, noise: float, *, outliers: float = 0.0, first: float = 1.0
+    dice: random.Random,
+    count: int,
+    candidates: int,
+    noise: float,
+    *,
+    outliers: float = 0.0,
+    first: float = 1.0,
+    level: float = 0.02,
 ) -> list[dict[int, float]]:
-    """Rounds at levels that wander by 2 %; the first candidate's noise is so many times the others'."""
+    """Rounds at levels that wander, by 2 % as a rule; the first candidate's noise is so many times the others'."""
 
     def burst(rank: int) -> float:
         us = TRUE_US[rank] * exp(dice.gauss(0.0, noise * (first if rank == 0 else 1.0)))
         return us * (1 + 9 * dice.random()) if dice.random() < outliers else us
 
-    levels = [exp(dice.gauss(0.0, 0.02)) for _ in range(count)]
+    levels = [exp(dice.gauss(0.0, level)) for _ in range(count)]
     return [{rank: level * burst(rank) for rank in range(candidates)} for level in levels]
 
 
@@ -83,3 +90,46 @@ def test_what_is_known_of_little_is_not_believed() -> None:
 def test_samples_that_are_all_alike_prove_nothing_finer_than_the_clock() -> None:
     found = estimates([{0: 100.0, 1: 100.0}] * 20, {})
     assert found[0].error_us == pytest.approx(100.0 * 2e-4)
+
+
+@pytest.mark.parametrize("count", [4, 5, 7, 12, 30])
+@pytest.mark.parametrize(("outliers", "shared"), [(0.0, 0), (0.02, 0), (0.0, 1), (0.0, 3)])
+def test_the_error_of_who_runs_alone_is_that_of_its_time(count: int, outliers: float, shared: int) -> None:
+    """After so many shared rounds, at a level that is no more than noise."""
+    dice = random.Random(count)
+    off = []
+    for _ in range(300):
+        rounds = [
+            *rounds_of(dice, shared, 3, 0.005, outliers=outliers, level=0.0),
+            *rounds_of(dice, count, 1, 0.005, outliers=outliers, level=0.0),
+        ]
+        found = estimates(rounds, {})[0]
+        off.append(abs(log(found.time_us / TRUE_US[0])) * found.time_us / found.error_us)
+    assert 0.3 < sqrt(sum(each**2 for each in off) / len(off)) < 1.2
+    assert sum(each > 3 for each in off) <= 0.025 * len(off)
+
+
+@pytest.mark.parametrize("shared", [3, 4, 7])
+@pytest.mark.parametrize("alone", [5, 30])
+def test_rounds_of_one_alone_change_no_comparison(shared: int, alone: int) -> None:
+    """Wherever the level has gone meanwhile. The error of the difference may be shorter for them, by a third at most."""
+    dice = random.Random(alone)
+    off = []
+    for _ in range(300):
+        together = rounds_of(dice, shared, 3, 0.005)
+        rounds = [*together, *({0: 0.7 * us for us in each.values()} for each in rounds_of(dice, alone, 1, 0.005))]
+        before, after = estimates(together, {}), estimates(rounds, {})
+        for rank in (1, 2):
+            ratio = before[rank].time_us / before[0].time_us
+            assert after[rank].time_us / after[0].time_us == pytest.approx(ratio)
+        assert after[0].time_us == pytest.approx(70.0, rel=0.05)
+        off.append(off_by(after, 0, 1))
+    assert 0.33 < sqrt(sum(each**2 for each in off) / len(off)) < 1.35
+
+
+def test_a_long_run_tells_more_than_a_short_one() -> None:
+    once = estimates([{0: 1e6, 1: 1.2e6}], {0: 1e6, 1: 1.2e6})
+    assert once[0].error_us < 0.05 * 1e6
+    launched = estimates([], {0: 1e6, 1: 1e6}, unsure={1})
+    assert launched[0].error_us == pytest.approx(0.1e6)
+    assert launched[1].error_us == pytest.approx(0.3e6)

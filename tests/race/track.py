@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from math import exp
 
 import msgspec
@@ -94,10 +95,15 @@ class Track:
         return Listing(candidates=candidates, complete=self.listed == len(self.lanes), look_at=self.look_at)
 
     def run(
-        self, *, policies: tuple[Policy, ...] = (), mode: SearchMode = "race", rules: RaceRules | None = None
+        self,
+        *,
+        policies: tuple[Policy, ...] = (),
+        mode: SearchMode = "race",
+        rules: RaceRules | None = None,
+        failed: Mapping[str, Failure] | None = None,
     ) -> Record:
         """The whole race."""
-        race = Race(self.listing(), policies=policies, mode=mode, rules=rules)
+        race = Race(self.listing(), policies=policies, mode=mode, rules=rules, failed=failed)
         while not isinstance(instruction := race.next(), Finished):
             self.instructions.append(instruction)
             assert race.next() is instruction
@@ -164,7 +170,7 @@ class Track:
         return choice, self.true_us(choice.algorithm) / min(looked_at) - 1
 
 
-def random_track(seed: int, noise: float, *, interrupted: float = 0.0) -> Track:
+def random_track(seed: int, noise: float, *, interrupted: float = 0.0, disturbed: float | None = None) -> Track:
     """A field of 2 to 14, some close together, some far apart, some faulty; sometimes a clock that ramps up."""
     dice = random.Random(seed)
     base = dice.choice((5.0, 20.0, 100.0, 1000.0, 20_000.0))
@@ -187,7 +193,7 @@ def random_track(seed: int, noise: float, *, interrupted: float = 0.0) -> Track:
         seed=seed,
         noise=noise,
         ramp_us=dice.choice((0.0, 0.0, 50_000.0)),
-        disturbed=dice.choice((0.0, 0.05)),
+        disturbed=dice.choice((0.0, 0.05)) if disturbed is None else disturbed,
         interrupted=interrupted,
         listed=dice.choice((len(lanes), max(1, len(lanes) // 2))),
         look_at=dice.choice((None, 3, 10)),
