@@ -8,7 +8,6 @@ from typing import Any, Final, cast
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 from algosearch import NoAlgorithm, NotCovered
 from algosearch.records import Failure, Policy, Provenance, Record, Rule, Search, Stage, Trial, Trials
