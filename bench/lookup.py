@@ -173,12 +173,12 @@ def fresh(code: str, *arguments: str) -> Any:
 
 
 def fresh_figures() -> tuple[dict[str, float], dict[str, Any]]:
-    """What fresh processes say, medians of five."""
+    """What fresh processes say, medians of nine."""
     with tempfile.TemporaryDirectory() as parent:
         directory = f"{parent}/store"
         asyncio.run(fill(directory))
         code = "import asyncio, json, sys, lookup; print(json.dumps(asyncio.run(lookup.ask_directory(sys.argv[1]))))"
-        asked = [fresh(code, directory) for _ in range(5)]
+        asked = [fresh(code, directory) for _ in range(9)]
     code = "from time import perf_counter as t; a = t(); import algosearch; print((t() - a) * 1e3)"
     imports = [fresh(code) for _ in range(9)]
     figures = {name: statistics.median(run[name] for run in asked) for name in ("disk_hit_us", "open_ms")}

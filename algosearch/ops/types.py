@@ -69,6 +69,9 @@ def whole_tuple(field: str, value: object, *, least: int) -> Shape:
     """A tuple of plain ints from any ordered iterable of integers: a list, a range, an array. Not from a string, whose
     items are no integers, nor from a set or a mapping, whose items have no order that means anything.
 
+    A tuple that is plain already is returned itself, so that ops that are built from one constant share it: to compare
+    them takes half the time.
+
     Raises:
         InvalidOp: it is none, or an item is no integer of at least `least`, or there are more than any op has.
     """
@@ -81,7 +84,9 @@ def whole_tuple(field: str, value: object, *, least: int) -> Shape:
         raise InvalidOp(field, value, "must be a sequence of integers") from None
     if len(items) > MOST_SIZES:
         raise InvalidOp(field, value, f"must have at most {MOST_SIZES} entries")
-    return tuple(whole(field, item, least=least) for item in items)
+    numbers = tuple(whole(field, item, least=least) for item in items)
+    plain = kind is tuple and all(type(item) is int for item in items)
+    return cast("Shape", value) if plain else numbers
 
 
 def one_of(field: str, value: object, allowed: Collection[str]) -> str:

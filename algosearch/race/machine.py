@@ -190,7 +190,7 @@ class Race:
         _require_ranks(outcome)
         # A backend that calls a listing incomplete and then has no more to list would be asked for ever.
         self._complete = outcome.complete or len(outcome.candidates) == len(known)
-        self._standings.candidates = outcome.candidates
+        self._standings.offer(outcome.candidates)
         self._fail_known()
         if self._mode == "exhaustive":
             self._look(self._everything())

@@ -12,6 +12,7 @@ from math import hypot
 
 import msgspec
 
+from algosearch.ops.types import LARGEST
 from algosearch.race.estimate import LONGEST_US, SHORTEST_US, TRIM, Estimate, estimates
 from algosearch.race.rules import RaceRules
 from algosearch.records import PRECISE, Candidate, Failure, Policy, SearchMode, Stage, Trial, packed, refusable
@@ -24,8 +25,9 @@ class Standings:
     def __init__(
         self, candidates: tuple[Candidate, ...], policies: tuple[Policy, ...], mode: SearchMode, rules: RaceRules
     ) -> None:
-        self.candidates = candidates
+        self.candidates: tuple[Candidate, ...] = ()
         self.failures: dict[int, Failure] = {}
+        self.offer(candidates)
         self.build_us: dict[int, float] = {}
         self.launch_us: dict[int, float] = {}
         """The first run's time; who is in it can be run."""
@@ -43,6 +45,15 @@ class Standings:
         # These never change: whom each asked policy refuses, and who could screen whom.
         self._refused: dict[tuple[int, int], bool] = {}
         self._may_screen: dict[tuple[int, int], bool] = {}
+
+    def offer(self, candidates: tuple[Candidate, ...]) -> None:
+        """The library's list, or a wider one. Sizes are exact at any size; whose workspace no device can address has
+        failed."""
+        self.candidates = candidates
+        for rank, candidate in enumerate(candidates):
+            if candidate.workspace_bytes > LARGEST:
+                why = f"needs {candidate.workspace_bytes} bytes of workspace, and no device has 2**63"
+                self.failures.setdefault(rank, Failure("not_supported", why))
 
     def changed(self) -> None:
         """A fact was added."""

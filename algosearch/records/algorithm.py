@@ -97,6 +97,15 @@ class Algorithm(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         )
 
 
+def is_canonical(name: str) -> bool:
+    """Whether `Algorithm.parse` would take it, in a tenth of the time."""
+    match = _CANONICAL.fullmatch(name) if len(name) <= _LONGEST else None
+    if match is None:
+        return False
+    knobs = [knob.partition("=")[0] for knob in (match["knobs"] or "").split("&")]
+    return knobs == sorted(set(knobs))
+
+
 def shared_names(names: tuple[str, ...]) -> tuple[str, ...]:
     """Equal names, each the one object that all records share. Made for reading records: 1 µs for 40 names.
 
@@ -107,8 +116,8 @@ def shared_names(names: tuple[str, ...]) -> tuple[str, ...]:
     if None not in shared:
         return cast("tuple[str, ...]", shared)
     for name in names:
-        if name not in _canonical_names:
-            Algorithm.parse(name)
+        if name not in _canonical_names and not is_canonical(name):
+            Algorithm.parse(name)  # says why not
     if len(_canonical_names) >= _MEMO_LIMIT:
         _canonical_names.clear()
     return tuple(_canonical_names.setdefault(name, name) for name in names)

@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping
 from fnmatch import translate
 from typing import Final
 
+from algosearch.ops.types import LARGEST
 from algosearch.records.choice import RULES, Rule
 from algosearch.records.trial import Candidate, Trial
 from algosearch.records.trials import STAGES, Trials
@@ -31,7 +32,7 @@ class Screen:
     """Made for one policy, with everything looked up that is the same for all candidates.
 
     Args:
-        limit_bytes: the most workspace; None for no limit.
+        limit_bytes: the most workspace; None for no limit but what can be addressed.
         refused: rules by the note that they refuse.
         strict: whether notes that this version does not know are refused.
         exclude: patterns of names.
@@ -51,7 +52,7 @@ class Screen:
 
     def rule_of(self, candidate: Candidate | Trial) -> Rule | None:
         """The rule by which a candidate may not be used, or None."""
-        if self._limit_bytes is not None and candidate.workspace_bytes > self._limit_bytes:
+        if candidate.workspace_bytes > (LARGEST if self._limit_bytes is None else self._limit_bytes):
             return "workspace_limit"
         rule = self._rule_of_notes(candidate.notes)
         if rule is None and self._excluded is not None and self._excluded(candidate.algorithm):

@@ -8,7 +8,7 @@ from decimal import Decimal
 from enum import IntEnum
 from fractions import Fraction
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -305,3 +305,23 @@ def test_decoding_validates() -> None:
 )  # fmt: skip
 def test_describe(fields: dict[str, Any], text: str) -> None:
     assert ConvOp(**fields).describe() == text
+
+
+def test_plain_tuples_are_kept_as_they_are() -> None:
+    """Ops that are built from one constant share it, and are compared in half the time; whatever else is rewritten."""
+    shape, taps = (913, 2, 9, 9), (3, 2, 3, 3)
+    op = ConvOp(input_shape=shape, filter_shape=taps)
+    assert op.input_shape is shape
+    assert op.filter_shape is taps
+    flagged = ConvOp(input_shape=(914, 2, 9, 9), filter_shape=taps, stride=(True, True))
+    assert [type(step) for step in flagged.stride] == [int, int]
+    assert type(ConvOp(input_shape=Sizes(915, 2, 9, 9), filter_shape=taps).input_shape) is tuple
+
+
+class Sizes(NamedTuple):
+    """A tuple of another class."""
+
+    batch: int
+    channels: int
+    height: int
+    width: int

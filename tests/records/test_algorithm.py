@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from algosearch.records import Algorithm, InvalidAlgorithm, algorithm
-from algosearch.records.algorithm import shared_names
+from algosearch.records.algorithm import is_canonical, shared_names
 from tests.strategies import algorithms
 
 PLAIN: Final[dict[str, Any]] = {"backend": "cudnn", "source": "graph", "engine": "63"}
@@ -81,6 +81,7 @@ def test_hostile_strings(text: str) -> None:
         with pytest.raises(InvalidAlgorithm) as caught:
             Algorithm.parse(text)
         assert len(str(caught.value)) < 400
+        assert not is_canonical(text)
         with pytest.raises(InvalidAlgorithm):
             shared_names(("cpu/numpy:fft", text))
 
@@ -102,12 +103,18 @@ def test_the_memo_of_names_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @given(st.text(st.sampled_from("a0/:?=&#-_.\n A"), max_size=14))
 @example("a/a:a?a=0")
+@example("a/a:a?a=0&b=0")
+@example("a/a:a?b=0&a=0")
+@example("a/a:a?a=0&a=0")
+@example("a/a:a?a=0&a=0#a")
 def test_what_parses_is_canonical(text: str) -> None:
     try:
         algorithm = Algorithm.parse(text)
     except InvalidAlgorithm:
+        assert not is_canonical(text)
         return
     assert str(algorithm) == text
+    assert is_canonical(text)
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,6 @@ from algosearch.records import (
     Trial,
     Trials,
 )
-from algosearch.records.choice import RULES
 from algosearch.records.policy import LOOK_AT
 from tests.strategies import candidates, policies, records, searches
 
@@ -337,10 +336,9 @@ class TestFirst:
             provisional=True,
             digest="d",
             seen=(offered[1], offered[0]),
-            verdicts=bytes([RULES.index("workspace_limit"), 0]),
+            verdicts=choice.verdicts,
         )
-        assert choice.candidates == (offered[1], offered[0])
-        assert choice.rules == ("workspace_limit", None)
+        assert (choice.candidates, choice.rules) == ((offered[1], offered[0]), ("workspace_limit", None))
         assert [(each.algorithm, each.rule) for each in choice.rejections] == [("cudnn/graph:a", "workspace_limit")]
 
     @given(candidates(), policies())

@@ -12,19 +12,31 @@ import textwrap
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
 from algosearch import open_searcher
 from algosearch.backends import Device
-from algosearch.backends.simulated import DeviceScript, Script, SimulatedBackend, TraceEvent, searches
+from algosearch.backends.simulated import (
+    CandidateScript,
+    DeviceScript,
+    Generated,
+    ProblemScript,
+    Script,
+    SimulatedBackend,
+    TraceEvent,
+    searches,
+)
 from algosearch.errors import DeviceUnavailable, InvalidPolicy, NoAlgorithm, SearchFailed, UnknownDevice
-from algosearch.records import Key, Record
+from algosearch.ops import ConvOp, canonical
+from algosearch.records import Key, Record, SearchMode
 from algosearch.stores import MemoryStore
 from algosearch.stores.base import Committed, Miss
 from tests.search.gated import GatedBackend
-from tests.search.helpers import FAST, scripted, some_op, some_ops
+from tests.search.helpers import FAST, SLOW, scripted, some_op, some_ops
+
+MODES_THAT_RUN: Final[tuple[SearchMode, ...]] = ("race", "exhaustive")
 
 
 class _Once:
@@ -113,8 +125,6 @@ async def test_a_backend_that_breaks_while_looking_costs_its_own_devices_only(ca
 
 
 async def test_an_op_that_the_library_cannot_do_is_a_record() -> None:
-    from algosearch.backends.simulated import ProblemScript
-
     trace: list[TraceEvent] = []
     backend = SimulatedBackend(Script(problems=(ProblemScript(op=some_op()),)), trace=trace)
     async with open_searcher(store="memory:", backends=[backend]) as searcher:
@@ -122,6 +132,43 @@ async def test_an_op_that_the_library_cannot_do_is_a_record() -> None:
             with pytest.raises(NoAlgorithm):
                 await searcher.select(some_op())
         assert searcher.statistics().engine.searched == 1
+
+
+async def test_a_workspace_that_no_device_can_address(tmp_path: Path) -> None:
+    """An op's sizes are exact at any size; such a candidate fails, is never built, and its record is stored."""
+    problem = ProblemScript(
+        op=some_op(),
+        candidates=(
+            CandidateScript(algorithm=FAST, time_us=1.0, workspace_bytes=2**70),
+            CandidateScript(algorithm=SLOW, time_us=9.0, workspace_bytes=2**63 - 1),
+        ),
+    )
+    trace: list[TraceEvent] = []
+    backend = SimulatedBackend(Script(problems=(problem,), devices=(DeviceScript(memory_bytes=2**80),)), trace=trace)
+    async with open_searcher(store=str(tmp_path), backends=[backend]) as searcher:
+        assert (await searcher.select(some_op(), mode="heuristic")).algorithm == SLOW
+        assert (await searcher.request(some_op()).workspace())[FAST] == 2**70
+        for mode in MODES_THAT_RUN:
+            choice = await searcher.select(some_op(), mode=mode)
+            assert (choice.algorithm, choice.workspace_bytes) == (SLOW, 2**63 - 1)
+            (rejection,) = choice.rejections
+            assert rejection.failure is not None
+            assert f"not_supported: needs {2**70} bytes of workspace" in rejection.describe()
+    assert {event.algorithm for event in trace if event.call in ("build", "launch", "time")} == {SLOW}
+    async with open_searcher(store=str(tmp_path), backends=[backend]) as searcher:
+        assert [(await searcher.select(some_op(), mode=mode)).algorithm for mode in MODES_THAT_RUN] == [SLOW, SLOW]
+        assert searcher.statistics().engine.searched == 0
+
+
+async def test_an_op_of_which_every_size_is_beyond_64_bits(tmp_path: Path) -> None:
+    op = ConvOp(input_shape=(2**40, 2**40, 2**20, 2**20), filter_shape=(2**20, 2**40, 1, 1))
+    backend = SimulatedBackend(Script(generated=Generated(candidates=12)))
+    assert any(each.workspace_bytes >= 2**64 for each in backend.problem(canonical(op)).candidates)
+    for searched in (1, 0):
+        async with open_searcher(store=str(tmp_path), backends=[backend]) as searcher:
+            with pytest.raises(NoAlgorithm, match=r"needs \d{20,} bytes of workspace, and no device has 2\*\*63"):
+                await searcher.select(op, mode="exhaustive")
+            assert searcher.statistics().engine.searched == searched
 
 
 async def test_what_an_incomplete_environment_finds_is_not_stored() -> None:
