@@ -117,6 +117,11 @@ class DirectoryStore:
         """As `Store.release`."""
         await self._do(lambda shelf: shelf.release(claim), None)
 
+    async def holders(self, digests: Sequence[str]) -> list[Claim | None]:
+        """As `Store.holders`."""
+        digests = tuple(digests)
+        return await self._do(lambda shelf: shelf.holders(digests), [None] * len(digests))
+
     async def changes(self) -> bool:
         """As `Store.changes`. True as well after the file was replaced by another."""
         return await self._do(lambda shelf: shelf.changes(), False)
