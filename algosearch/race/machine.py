@@ -30,6 +30,7 @@ class Race:
     Args:
         listing: the candidates known so far.
         policies: those that were asked: they decide what is looked at and what comes to the finals.
+        failed: what is known to fail, by algorithm: it is not tried, and its trial says why.
         mode: `exhaustive` lists and times everything, and screens nobody; only what every asked policy excludes by name
             is left alone, for that may be why it was excluded: it hangs.
         rules: how much to run before a difference is believed.
@@ -44,6 +45,7 @@ class Race:
         *,
         policies: Sequence[Policy] = (),
         mode: SearchMode = "race",
+        failed: Mapping[str, Failure] | None = None,
         rules: RaceRules | None = None,
     ) -> None:
         _require_ranks(listing)
@@ -51,7 +53,7 @@ class Race:
         self._policies = tuple(dict.fromkeys(policies)) or (DEFAULT_POLICY,)
         self._mode = mode
         self._complete = listing.complete
-        self._standings = Standings(listing.candidates, self._policies, mode, self._rules)
+        self._standings = Standings(listing.candidates, self._policies, mode, self._rules, failed or {})
         self._pending: Instruction | None = None
         self._looked: list[int] = []
         """Whom it looks at, in the order in which that was decided."""
@@ -127,6 +129,14 @@ class Race:
         for rank in dropped:
             self._standings.failures.setdefault(rank, failure)
         self._pending = None
+        self._standings.changed()
+
+    def forgive(self, ranks: Iterable[int]) -> None:
+        """These failed for what may be different now: they are tried once more, with finals of their own."""
+        for rank in ranks:
+            self._standings.failures.pop(rank, None)
+        self._pending = None
+        self._final_rounds, self._final_us = 0, 0.0
         self._standings.changed()
 
     def validate(self) -> None:
@@ -225,7 +235,7 @@ class Race:
         _require_ranks(outcome)
         # A backend that calls a listing incomplete and then has no more to list would be asked for ever.
         self._complete = outcome.complete or len(outcome.candidates) == len(known)
-        self._standings.candidates = outcome.candidates
+        self._standings.offer(outcome.candidates)
         if self._mode == "exhaustive":
             self._look(self._everything())
 

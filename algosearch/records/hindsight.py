@@ -14,7 +14,7 @@ from algosearch.records.policy import Policy
 from algosearch.records.record import Record
 from algosearch.records.trial import Failure
 
-TRIES: Final = "tries"
+PROCESSES: Final = "processes"
 """The circumstance of a failure that counts for more than one try: so many processes met it, one after the other."""
 ENOUGH: Final = 2
 """Tries after which trouble is taken for a fact."""
@@ -56,5 +56,5 @@ def deserves_another_search(record: Record, policy: Policy) -> bool:
 
 
 def _tries(failure: Failure) -> int:
-    said = dict(failure.circumstances).get(TRIES, "")
+    said = dict(failure.circumstances).get(PROCESSES, "")
     return int(said) if said in ("1", "2") else 1

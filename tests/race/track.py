@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from math import exp
 
 import msgspec
@@ -93,10 +94,15 @@ class Track:
         return Listing(candidates=candidates, complete=self.listed == len(self.lanes), look_at=self.look_at)
 
     def run(
-        self, *, policies: tuple[Policy, ...] = (), mode: SearchMode = "race", rules: RaceRules | None = None
+        self,
+        *,
+        policies: tuple[Policy, ...] = (),
+        mode: SearchMode = "race",
+        failed: Mapping[str, Failure] | None = None,
+        rules: RaceRules | None = None,
     ) -> Record:
         """The whole race."""
-        race = Race(self.listing(), policies=policies, mode=mode, rules=rules)
+        race = Race(self.listing(), policies=policies, mode=mode, failed=failed, rules=rules)
         while not isinstance(instruction := race.next(), Finished):
             self.instructions.append(instruction)
             assert race.next() is instruction

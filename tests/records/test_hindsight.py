@@ -23,7 +23,7 @@ from algosearch.records import (
     deserves_another_search,
     not_to_try,
 )
-from algosearch.records.hindsight import TRIES
+from algosearch.records.hindsight import PROCESSES
 from tests.strategies import policies, records
 
 KEY = Key.of(ConvOp(input_shape=(1, 2, 9, 9), filter_shape=(3, 2, 3, 3)), Environment(backend="cudnn", device="d"))
@@ -80,12 +80,12 @@ def test_trouble_is_tried_once_more(kind: str) -> None:
 
 
 def test_trouble_that_two_processes_met_counts_twice() -> None:
-    assert known((failed("a", "crashed", circumstances=((TRIES, "2"),)),)) == {"a"}
+    assert known((failed("a", "crashed", circumstances=((PROCESSES, "2"),)),)) == {"a"}
 
 
 @pytest.mark.parametrize("said", ["", "x", "-5", "999999999999999999999", "0", "²"])
 def test_what_a_record_says_of_its_tries_is_not_trusted(said: str) -> None:
-    assert known((failed("a", "crashed", circumstances=((TRIES, said),)),)) == set()
+    assert known((failed("a", "crashed", circumstances=((PROCESSES, said),)),)) == set()
 
 
 def test_what_has_run_since_is_forgiven() -> None:
