@@ -22,8 +22,8 @@ from algosearch.search import FlightStatus, Request, Searcher
 from algosearch.search.inquiry import Source
 
 TICK_S: Final = 0.1
-_UNDER_WAY: Final = ("racing", "listing", "committing")
-"""States of a flight that is being worked on, the most telling first."""
+_UNDER_WAY: Final = ("racing", "listing", "committing", "elsewhere")
+"""States of a flight that is being worked on, the most telling first; `elsewhere` by another process."""
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
