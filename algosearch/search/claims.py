@@ -155,7 +155,7 @@ class Claims:
             return False
         self.counts.won += 1
         self.counts.taken_over += claim.lapses > 0
-        hold.begin(claim, self._next_beat())
+        hold.begin(claim, self._next_beat(), lasting=store.lasting)
         self._keep_house_soon()
         return True
 
@@ -280,6 +280,7 @@ class Hold:
         """When to renew it, of `time.monotonic`."""
         self._claims = claims
         self._alone = alone
+        self._lasting = False
         self._patient = True
         self._written: list[threading.Event] = []
 
@@ -319,13 +320,13 @@ class Hold:
         return {self.suspect: Failure("crashed", message, ((PROCESSES, str(self.lapses)),))}
 
     def about_to_launch(self, algorithm: str, *, wait: bool) -> None:
-        """Write it down. For the worker's threads.
+        """Write it down, if the store outlives this process. For the worker's threads.
 
         Args:
             wait: until it is in the store, at most `WRITE_S`: whether the launch may be the end of this process. After
                 one time in vain no other launch of this search waits.
         """
-        if self.in_force:
+        if self.in_force and self._lasting:
             written = threading.Event()
             self._claims.write_down(self, algorithm, written)
             if wait and self._patient:
@@ -333,8 +334,9 @@ class Hold:
 
     # -- for `Claims`, on its loop -----------------------------------------------------------------------------------
 
-    def begin(self, claim: Claim, beat_at: float) -> None:
+    def begin(self, claim: Claim, beat_at: float, *, lasting: bool) -> None:
         """It was granted."""
+        self._lasting = lasting
         self.lapses, self.suspect, self.trying = claim.lapses, claim.trying, claim.trying
         self.in_force = True
         self.beat_at = beat_at

@@ -87,6 +87,9 @@ class Store(Protocol):
     location: str
     """As the user would write it: `memory:`, a path. Where the store chooses by itself, known after `open`."""
 
+    lasting: bool
+    """Whether it outlives this process, so that what may be the end of it is worth writing down."""
+
     async def open(self) -> None:
         """Get ready. Harmless if it is open.
 

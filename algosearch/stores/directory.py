@@ -49,6 +49,8 @@ class DirectoryStore:
         retry_s: how long to leave a file alone that could not be written, before it is tried again.
     """
 
+    lasting = True
+
     def __init__(
         self,
         paths: str | Path | Callable[[], Sequence[Path]],

@@ -48,6 +48,7 @@ class MemoryStore:
     """
 
     location = "memory:"
+    lasting = False
 
     def __init__(
         self,

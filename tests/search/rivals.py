@@ -32,7 +32,9 @@ class Clock:
 
 
 class Watched(MemoryStore):
-    """Writes down every call that it gets."""
+    """Writes down every call that it gets, and passes for one that outlives its process."""
+
+    lasting = True
 
     def __init__(self, **how: Any) -> None:
         super().__init__(**how)

@@ -23,10 +23,12 @@ from algosearch.backends.simulated import (
     searched,
     searches,
 )
+from algosearch.devices.worker import Worker
 from algosearch.errors import NoAlgorithm, NotCached, SearchFailed
 from algosearch.ops import ConvOp
 from algosearch.records import Key, Record
 from algosearch.search import FlightStatus, Searcher
+from algosearch.search.claims import Hold
 from algosearch.stores import Claim, MemoryStore
 from tests.search.gated import GatedBackend
 from tests.search.helpers import FAST, SLOW, SMALL, some_op, some_ops, three_candidates
@@ -368,6 +370,21 @@ class TestTroubleIsData:
             key = home.key(backend=GatedBackend(troubled([])))
             assert (await home.record(key)).revision == searched_in_all
 
+    async def test_two_who_meet_it_at_once_search_once_more_between_them(self, home: Home) -> None:
+        async with rival(home.handle(), troubled(home.trace, self.full)) as one:
+            with pytest.raises(NoAlgorithm):
+                await one.select(some_op())
+        backend = GatedBackend(troubled(home.trace))
+        async with rival(home.handle(), backend) as two, rival(home.handle(), troubled(home.trace)) as three:
+            backend.gates["build"].close()
+            second = two.request(some_op())
+            await reached(backend.gates["build"])
+            third = three.request(some_op())
+            await reach(three, "elsewhere")
+            backend.gates["build"].open()
+            assert [(await request.choice()).algorithm for request in (second, third)] == [FAST, FAST]
+        assert searches(home.trace) == 2
+
     async def test_facts_alone_are_searched_once(self, home: Home) -> None:
         wrong = Fault(at="check", does="wrong_result")
         for _ in range(3):
@@ -469,6 +486,20 @@ async def test_a_candidate_is_in_the_claim_before_it_is_launched(home: Home) -> 
         await searcher.select(some_op())
     launches = [event.algorithm for event in home.trace if event.call == "launch"]
     assert seen == launches == [SLOW, FAST, SMALL]
+
+
+async def test_no_launch_waits_where_a_crash_is_survived(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process runs the candidates: this one lives to tell what killed it, whether or not it was written down."""
+    monkeypatch.setattr(Worker, "survives_crashes", True)
+    waits: list[bool] = []
+
+    def about_to_launch(hold: Hold, algorithm: str, *, wait: bool) -> None:
+        waits.append(wait)
+
+    monkeypatch.setattr(Hold, "about_to_launch", about_to_launch)
+    async with rival(home.handle(), home.backend()) as searcher:
+        await searcher.select(some_op())
+    assert waits == [False] * 3
 
 
 async def test_a_live_owner_is_waited_for_as_long_as_it_takes(home: Home) -> None:
