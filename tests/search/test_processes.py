@@ -39,10 +39,15 @@ class Host:
         self.trace = directory / "trace.jsonl"
         self.processes: list[subprocess.Popen[str]] = []
 
-    def start(self, *faults: Fault, ops: int = 1, expiry_s: float = EXPIRY_S, hang_s: float = 60.0) -> int:
-        """One more process, on a device of its own, where `faults` befall FAST; ready to begin."""
+    def start(
+        self, *faults: Fault, ops: int = 1, only: int | None = None, expiry_s: float = EXPIRY_S, hang_s: float = 60.0
+    ) -> int:
+        """One more process, on a device of its own, where `faults` befall FAST (of one op `only`); ready to begin."""
         script = Script(
-            problems=tuple(_with_faults(three_candidates(op), faults) for op in some_ops(ops)),
+            problems=tuple(
+                _with_faults(three_candidates(op), faults if only in (None, n) else ())
+                for n, op in enumerate(some_ops(ops))
+            ),
             facts={"script": "what goes wrong is no part of what a library is"},
             hang_s=hang_s,
             machine=f"m{len(self.processes)}",
@@ -153,6 +158,23 @@ def test_a_process_that_is_stopped_beyond_its_claim_overwrites_nothing(host: Hos
     assert report.statistics.searched == 1
     assert host.stored() == kept
     assert searches(host.events()) == 2
+
+
+def test_what_was_found_before_a_kill_is_kept(host: Host) -> None:
+    """F11, F12: every result is there for others as soon as it is known, and who comes next goes on from there."""
+    first = host.start(Fault(at="launch", does="hangs"), ops=10, only=6)
+    host.begin(first)
+    host.wait_for(first, "hangs")
+    deadline = time.monotonic() + 20
+    while len(host.stored()) < 6:
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    host.processes[first].send_signal(signal.SIGKILL)
+    second = host.start(ops=10)
+    host.begin(second)
+    report = host.report(second)
+    assert report.algorithms == [FAST] * 10
+    assert report.statistics.searched == 4
 
 
 def test_a_candidate_that_kills_its_process_costs_two_of_them(host: Host) -> None:

@@ -489,7 +489,7 @@ async def test_a_candidate_is_in_the_claim_before_it_is_launched(home: Home) -> 
 
 
 async def test_no_launch_waits_where_a_crash_is_survived(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another process runs the candidates: this one lives to tell what killed it, whether or not it was written down."""
+    """Another process runs the candidates, and this one lives to tell what killed it, be it written down or not."""
     monkeypatch.setattr(Worker, "survives_crashes", True)
     waits: list[bool] = []
 
