@@ -220,11 +220,11 @@ class Claims:
     async def _renew(self, hold: Hold) -> None:
         store = self._tiers.store
         written = hold.written()
+        hold.beat_at = self._next_beat()
         try:
             if store is None:
                 return
             claim = Claim(digest=hold.digest, owner=self.owner, lapses=hold.lapses, trying=hold.trying)
-            hold.beat_at = self._next_beat()
             if await store.renew(claim, expiry_s=self._expiry_s) or not hold.in_force:
                 return
             # It has lapsed. If nobody has taken it over, it may be had again: this process has not died.
@@ -255,7 +255,7 @@ class Claims:
 
 def shown(owner: str) -> str:
     """An owner's name for a person: its host and process. It comes out of the store, and may be anything."""
-    return ascii(owner.rpartition(":")[0][:_LONGEST])[1:-1]
+    return ascii((owner.rpartition(":")[0] or owner)[:_LONGEST])[1:-1]
 
 
 class Hold:
@@ -273,7 +273,8 @@ class Hold:
         self.suspect = ""
         """What the last of them was about to launch."""
         self.trying = ""
-        """What is to be written down as about to be launched."""
+        """What this process is about to launch. Not the suspect at first: who dies before it launches anything accuses
+        nobody."""
         self.in_force = False
         """True while it is held in the store, as far as is known."""
         self.beat_at = float("inf")
@@ -337,7 +338,7 @@ class Hold:
     def begin(self, claim: Claim, beat_at: float, *, lasting: bool) -> None:
         """It was granted."""
         self._lasting = lasting
-        self.lapses, self.suspect, self.trying = claim.lapses, claim.trying, claim.trying
+        self.lapses, self.suspect = claim.lapses, claim.trying
         self.in_force = True
         self.beat_at = beat_at
 

@@ -282,7 +282,7 @@ class Tower:
         return True
 
     async def _look_again(self, flight: Flight) -> None:
-        """What was committed between the last look and the claim is found now; from here on nobody else commits."""
+        """What was committed between the last look and the claim is found now. While it is held nobody else begins."""
         (answer,) = await self._tiers.read([flight.key])
         if isinstance(answer, Record):
             flight.learned(answer, "store")

@@ -286,6 +286,11 @@ class TestTakingOver:
                 assert (hold.lapses, hold.suspect) == (1, "x")
                 assert hold.verdict() == {}
                 assert not hold.is_hopeless
+                home.store.calls.clear()
+                await until(lambda: home.store.count("renew") >= 1)
+                holder = await home.holder()
+                assert holder is not None
+                assert holder.trying == "", "who dies before it launches anything accuses nobody"
         assert claims.counts.taken_over == 1
 
     async def test_the_second_lapse_is_a_verdict(self, home: Home) -> None:
@@ -515,4 +520,5 @@ def test_an_owners_name_is_harmless() -> None:
     assert shown("host:123:abcdef") == "host:123"
     assert shown("\x1b[31m:1:a") == "\\x1b[31m:1"
     assert shown("") == ""
+    assert shown("x") == "x"
     assert len(shown("x" * 10_000 + ":1:a")) <= 80

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import socket
 from collections.abc import Sequence
 from typing import Any
 
@@ -94,6 +96,7 @@ async def reached(gate: Any) -> None:
 
 
 async def test_one_searches_and_the_other_waits(home: Home) -> None:
+    """C25: and says whom it waits for."""
     backend = home.backend()
     async with rival(home.handle(), backend) as one, rival(home.handle(), home.backend(machine="there")) as two:
         backend.gates["launch"].close()
@@ -101,7 +104,7 @@ async def test_one_searches_and_the_other_waits(home: Home) -> None:
         await reached(backend.gates["launch"])
         request = two.request(some_op())
         waiting = await reach(two, "elsewhere")
-        assert waiting.trying.startswith("waiting for ")
+        assert waiting.trying == f"waiting for {socket.gethostname()}:{os.getpid()}"
         backend.gates["launch"].open()
         assert await request.choice() == await first
         assert request.source == "store"
