@@ -21,8 +21,8 @@ from algosearch.records import Choice
 from algosearch.search import FlightStatus, Request, Searcher
 from algosearch.search.inquiry import Source
 
-_UNDER_WAY: Final = ("racing", "listing", "committing")
-"""States of a flight that is being worked on, the most telling first."""
+_UNDER_WAY: Final = ("racing", "listing", "committing", "elsewhere")
+"""States of a flight that is being worked on, the most telling first; `elsewhere` by another process."""
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):

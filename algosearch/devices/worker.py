@@ -15,11 +15,12 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from algosearch.backends import Backend, Device, Session
 from algosearch.devices.lane import lane_of
@@ -27,6 +28,8 @@ from algosearch.ops import Op
 from algosearch.pinned import PinnedThread
 from algosearch.race import Build, Check, Finished, Instruction, Launch, Race, Time, Widen
 from algosearch.records import Built, Burst, Environment, Failure, Listing, Policy, SearchMode, Trial
+
+T = TypeVar("T")
 
 logger = logging.getLogger("algosearch.devices")
 
@@ -68,6 +71,12 @@ class Worker:
         assert self._session is not None, f"{self!r} is used before it is open"
         return self._session
 
+    @property
+    def survives_crashes(self) -> bool:
+        """Whether this process outlives a candidate that kills the one in which it runs. If not, who wants to know what
+        killed it must have written it down before the launch."""
+        return False
+
     async def open(self) -> Environment:
         """Open the device, in the prepare thread.
 
@@ -97,26 +106,31 @@ class Worker:
         *,
         policies: Sequence[Policy],
         mode: SearchMode,
+        failed: Mapping[str, Failure] | None = None,
         on_trying: Callable[[str], None] = lambda trying: None,
+        on_launch: Callable[[str], None] = lambda algorithm: None,
     ) -> Found:
-        """Race the candidates of a canonical op.
+        """Race the candidates of a canonical op. What finds no memory is tried once more at the end.
 
         Args:
+            failed: what is known to fail, by algorithm: it is not tried.
             on_trying: told what comes next, in the worker's threads, for a progress line.
+            on_launch: told the algorithm that is about to be run for the first time, in the lane's thread, which waits
+                until it returns.
 
         Raises:
             whatever the backend raises, which is a broken contract; SearchStopped if the worker closes meanwhile.
 
         Cancellation: the search stops between two instructions; its plans are destroyed.
         """
-        race = Race(listing, policies=tuple(policies), mode=mode)
-        trip = _Trip(self.session, op, race, on_trying, self._closing)
+        race = Race(listing, policies=tuple(policies), mode=mode, failed=failed)
+        trip = _Trip(self.session, op, race, on_trying, on_launch, self._closing)
         try:
             while True:
                 instruction = await self._prepare.run(trip.prepare)
                 if not isinstance(instruction, Finished):
                     instruction = await self._lane.run(self._in_lane, trip)
-                if isinstance(instruction, Finished):
+                if isinstance(instruction, Finished) and not trip.try_again():
                     return Found(trials=instruction.trials, complete=instruction.complete, seconds=trip.seconds)
         finally:
             trip.stopped.set()
@@ -163,7 +177,13 @@ class _Trip:
     """One key's way through the two threads. Only one of them touches it at a time."""
 
     def __init__(
-        self, session: Session, op: Op, race: Race, on_trying: Callable[[str], None], closing: threading.Event
+        self,
+        session: Session,
+        op: Op,
+        race: Race,
+        on_trying: Callable[[str], None],
+        on_launch: Callable[[str], None],
+        closing: threading.Event,
     ) -> None:
         self.stopped = threading.Event()
         """Set when whoever asked for the search has gone."""
@@ -172,9 +192,15 @@ class _Trip:
         self._op = op
         self._race = race
         self._on_trying = on_trying
+        self._on_launch = on_launch
         self._closing = closing
         self._plans: dict[int, int] = {}
         """Plan numbers by rank."""
+        self._spare: dict[int, int] = {}
+        """The same of those whose workspace found no memory."""
+        self._short: set[int] = set()
+        """Who failed for want of memory."""
+        self._is_second_try = False
 
     def prepare(self) -> Instruction:
         """Carry out what is for the prepare thread, until the lane's turn or the end."""
@@ -204,7 +230,8 @@ class _Trip:
                     self._race.tell(tuple(self._launch(rank, instruction.limit_us) for rank in instruction.ranks))
                 elif isinstance(instruction, Time):
                     bursts = tuple((self._plans[rank], repeats) for rank, repeats in instruction.bursts)
-                    self._race.tell(self._session.time(bursts, instruction.limit_us))
+                    ranks = (rank for rank, _ in instruction.bursts)
+                    self._race.tell(tuple(map(self._noted, ranks, self._session.time(bursts, instruction.limit_us))))
                 elif isinstance(instruction, Check):
                     against = None if instruction.against is None else self._plans[instruction.against]
                     self._race.tell(self._session.check(self._plans[instruction.rank], against))
@@ -215,9 +242,21 @@ class _Trip:
             self._session.unload()
             self.seconds += perf_counter() - start
 
+    def try_again(self) -> bool:
+        """Whether there is more to do after all: whoever found no memory gets another chance, once, now that nothing of
+        this search is loaded. To be called between two instructions."""
+        if self._is_second_try or not self._short:
+            return False
+        self._is_second_try = True
+        self._race.forgive(self._short)
+        self._plans |= self._spare
+        self._spare = {}
+        return True
+
     def destroy(self) -> None:
         """Give every plan back; in the lane."""
-        plans, self._plans = tuple(self._plans.values()), {}
+        plans = (*self._plans.values(), *self._spare.values())
+        self._plans, self._spare = {}, {}
         try:
             self._session.destroy(plans)
         except Exception:
@@ -234,18 +273,31 @@ class _Trip:
     def _build(self, rank: int) -> Built | Failure:
         self._check_wanted()
         built = self._session.build(self._op, self._race.candidates[rank])
-        if isinstance(built, Built):
-            self._plans[rank] = built.plan
+        if isinstance(built, Failure):
+            return self._noted(rank, built)
+        self._plans[rank] = built.plan
         return built
 
     def _launch(self, rank: int, limit_us: float | None) -> Burst | Failure:
         self._check_wanted()
-        return self._session.launch(self._plans[rank], limit_us)
+        self._on_launch(self._race.candidates[rank].algorithm)
+        return self._noted(rank, self._session.launch(self._plans[rank], limit_us))
+
+    def _noted(self, rank: int, outcome: T) -> T | Failure:
+        """An outcome; who had no memory is written down, and how often."""
+        if not isinstance(outcome, Failure) or outcome.kind != "out_of_memory":
+            return outcome
+        if rank not in self._short:
+            self._short.add(rank)
+            return outcome
+        return replace(outcome, circumstances=(*outcome.circumstances, ("attempts", "2")))
 
     def _load(self) -> Instruction:
         """Buffers for the op and the largest workspace among the built; out of memory means fewer candidates."""
         while True:
             instruction = self._next()
+            if isinstance(instruction, Finished):
+                return instruction
             hungriest_first = sorted(
                 self._plans, key=lambda rank: self._race.candidates[rank].workspace_bytes, reverse=True
             )
@@ -256,5 +308,6 @@ class _Trip:
             if failure is None:
                 return instruction
             dropped = tuple(rank for rank in hungriest_first if self._race.candidates[rank].workspace_bytes == most)
-            self._race.drop(dropped, failure)
-            self._session.destroy([self._plans.pop(rank) for rank in dropped])
+            for rank in dropped:
+                self._spare[rank] = self._plans.pop(rank)
+                self._race.drop((rank,), self._noted(rank, failure))

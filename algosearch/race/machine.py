@@ -33,6 +33,7 @@ class Race:
     Args:
         listing: the candidates known so far.
         policies: those that were asked: they decide what is looked at and what comes to the finals.
+        failed: what is known to fail, by algorithm: it is not tried, and its trial says why.
         mode: `exhaustive` lists and times everything, and screens nobody; only what every asked policy excludes by name
             is left alone, for that may be why it was excluded: it hangs.
         rules: how much to run before a difference is believed.
@@ -134,6 +135,14 @@ class Race:
         for rank in dropped:
             self._standings.failures.setdefault(rank, failure)
         self._pending = None
+        self._standings.changed()
+
+    def forgive(self, ranks: Iterable[int]) -> None:
+        """These failed for what may be different now: they are tried once more, with finals of their own."""
+        for rank in ranks:
+            self._standings.failures.pop(rank, None)
+        self._pending = None
+        self._final_rounds, self._final_us = 0, 0.0
         self._standings.changed()
 
     def validate(self) -> None:

@@ -23,11 +23,14 @@ class Standings:
     """Facts are added by the race, through these fields and `changed`."""
 
     def __init__(
-        self, candidates: tuple[Candidate, ...], policies: tuple[Policy, ...], mode: SearchMode, rules: RaceRules
+        self,
+        candidates: tuple[Candidate, ...],
+        policies: tuple[Policy, ...],
+        mode: SearchMode,
+        rules: RaceRules,
     ) -> None:
         self.candidates: tuple[Candidate, ...] = ()
         self.failures: dict[int, Failure] = {}
-        self.offer(candidates)
         self.build_us: dict[int, float] = {}
         self.launch_us: dict[int, float] = {}
         """The first run's time; who is in it can be run."""
@@ -45,6 +48,7 @@ class Standings:
         # These never change: whom each asked policy refuses, and who could screen whom.
         self._refused: dict[tuple[int, int], bool] = {}
         self._may_screen: dict[tuple[int, int], bool] = {}
+        self.offer(candidates)
 
     def offer(self, candidates: tuple[Candidate, ...]) -> None:
         """The library's list, or a wider one. Sizes are exact at any size; whose workspace no device can address has

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from algosearch.records.algorithm import Algorithm, InvalidAlgorithm
 from algosearch.records.choice import Choice, Precision, Rejection, Rule
+from algosearch.records.hindsight import deserves_another_search, not_to_try
 from algosearch.records.key import Environment, InvalidEnvironment, Key
 from algosearch.records.outcome import Built, Burst, Listing
 from algosearch.records.policy import DEFAULT_POLICY, Policy
@@ -43,6 +44,8 @@ __all__ = (
     "Search",
     "SearchMode",
     "Record",
+    "not_to_try",
+    "deserves_another_search",
     "Environment",
     "InvalidEnvironment",
     "Key",

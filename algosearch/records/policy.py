@@ -110,9 +110,11 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True, gc=Fals
 
         Raises:
             NotCovered: no search looked where this policy asks; a further search will.
-            NoAlgorithm: a search covers it, and no candidate may be used; names each one's reason.
+            NoAlgorithm: a search covers it, and no candidate may be used; names each one's reason. A later search that
+                has one answers all the same: what failed for want of memory may run another time.
         """
         reason = "the record has no search"
+        hopeless: NoAlgorithm | None = None
         for search in record.searches:
             if mode == "exhaustive" and search.mode != "exhaustive":
                 reason = "an exhaustive search was asked, and there is only a race"
@@ -121,7 +123,11 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True, gc=Fals
                 return self._pick_from(search, record)
             except NotCovered as gap:
                 reason = gap.reason
-        raise NotCovered(reason)
+            except NoAlgorithm as error:
+                if not self._met_trouble(search):
+                    raise
+                hopeless = error
+        raise NotCovered(reason) if hopeless is None else hopeless
 
     def first(self, candidates: Sequence[Candidate], *, problem: str, digest: str = "") -> Choice:
         """The library's first candidate that this policy admits: the heuristic's answer, provisional.
@@ -180,6 +186,11 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True, gc=Fals
             seen=trials,
             verdicts=bytes(told),
         )
+
+    def _met_trouble(self, search: Search) -> bool:
+        """Whether a candidate that may be used failed for what may be different another time."""
+        trials = search.trials
+        return any(failure.is_trouble and self.refuses(trials[place]) is None for place, failure in trials.failures)
 
     def _settle(
         self,

@@ -28,6 +28,7 @@ from algosearch.backends import Backend, Device
 from algosearch.devices.pool import Pool
 from algosearch.errors import DeviceUnavailable, SearcherClosed, UnknownDevice
 from algosearch.pinned import PinnedThread
+from algosearch.search.claims import EXPIRY_S, PATIENCE_S, ClaimCounts, Claims
 from algosearch.search.inquiry import Inquiry
 from algosearch.search.milestone import Milestone, gathering
 from algosearch.search.statistics import EngineStatistics, FlightStatus
@@ -44,7 +45,13 @@ Message = Literal["submit", "withdraw", "list"]
 
 
 class Engine:
-    """Owns the tiers, the pools and the tower. Made stopped; `start` it in a thread, or `serve` it on a loop."""
+    """Owns the tiers, the pools, the tower and its claims. Made stopped; `start` it in a thread, or `serve` it on a
+    loop.
+
+    Args:
+        expiry_s: how long a key that this engine has claimed holds other processes up after its last sign of life.
+        patience_s: how long it waits for another process that keeps a claim alive and shows no progress.
+    """
 
     def __init__(
         self,
@@ -53,6 +60,8 @@ class Engine:
         *,
         devices: Sequence[str] | None = None,
         base: Store | None = None,
+        expiry_s: float = EXPIRY_S,
+        patience_s: float = PATIENCE_S,
     ) -> None:
         self.ready: Milestone[tuple[Device, ...]] = Milestone()
         """The store is open (or given up) and the devices are known."""
@@ -61,6 +70,7 @@ class Engine:
         self._backends = tuple(backends)
         self._wanted_devices = None if devices is None else tuple(devices)
         self._tiers = Tiers(store, base=base)
+        self._lease = expiry_s, patience_s
         self._pools: dict[str, Pool] = {}
         """By device name; devices of one kind share one."""
         self._default_pool: Pool | None = None
@@ -117,6 +127,7 @@ class Engine:
         """A snapshot."""
         counts = Counts() if self._tower is None else self._tower.counts
         store, base = self._tiers.store, self._tiers.base
+        claims = ClaimCounts() if self._tower is None else self._tower.claims.counts
         return EngineStatistics(
             store=None if store is None else store.location,
             store_trouble=self._tiers.trouble,
@@ -128,6 +139,10 @@ class Engine:
             failed=counts.failed,
             dropped=counts.dropped,
             search_seconds=counts.search_seconds,
+            claims_won=claims.won,
+            claims_waited=claims.waited,
+            claims_taken_over=claims.taken_over,
+            claims_lost=claims.lost,
         )
 
     def _post(self, message: Message, inquiry: Inquiry) -> None:
@@ -166,7 +181,9 @@ class Engine:
     async def _serve(self) -> None:
         try:
             async with anyio.create_task_group() as tasks:
-                self._tower = Tower(self._tiers, tasks)
+                expiry_s, patience_s = self._lease
+                claims = Claims(self._tiers, tasks, expiry_s=expiry_s, patience_s=patience_s)
+                self._tower = Tower(self._tiers, tasks, claims)
                 await self._tiers.open()
                 self._sort_devices(await self._find_devices(), tasks)
                 with self._inbox_lock:
@@ -262,6 +279,8 @@ class Engine:
         if self._tower is not None:
             self._tower.fail_all(closed)
         try:
+            if self._tower is not None:
+                await self._tower.claims.aclose()
             async with anyio.create_task_group() as tasks:
                 for pool in self._all_pools():
                     tasks.start_soon(pool.aclose)

@@ -1,12 +1,14 @@
 """`Flight`: the one live search of a key, from the first inquiry to the answers of all.
 
-States, in order; a flight only ever moves right:
+States; `_NEXT` says which may follow which, and an end may follow each:
 
     reading → queued → listing → racing → committing → landed | failed | dropped
+                 ↑ ↓
+              elsewhere
 
-A flight may land from `reading` (the store knew) or `listing` (nobody needed more than the heuristic). It may be
-dropped, because nobody has an open request any more, until `racing`: then a trial has begun, and what it costs is worth
-keeping.
+A flight may land from `reading` (the store knew), `elsewhere` (another process found it) or `listing` (nobody needed
+more than the heuristic). It may be dropped, because nobody has an open request any more, until `racing`: then a trial
+has begun, and what it costs is worth keeping.
 
 Lives on the engine's loop; nothing here is touched by another thread.
 """
@@ -14,31 +16,47 @@ Lives on the engine's loop; nothing here is touched by another thread.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from time import perf_counter
-from typing import Final, Literal, get_args
+from typing import Final, Literal
 
 import anyio
 
 from algosearch.devices.pool import Pool
 from algosearch.errors import NoAlgorithm, NotCached, NotCovered, SearchFailed
 from algosearch.ops import Op
-from algosearch.records import Candidate, Choice, Key, Listing, Policy, Record, SearchMode
+from algosearch.records import (
+    Candidate,
+    Choice,
+    Key,
+    Listing,
+    Policy,
+    Record,
+    SearchMode,
+    deserves_another_search,
+)
 from algosearch.search.inquiry import Inquiry, Source
 
 logger = logging.getLogger("algosearch.flights")
 
-State = Literal["reading", "queued", "listing", "racing", "committing", "landed", "failed", "dropped"]
-_ORDER: Final[tuple[State, ...]] = get_args(State)
-_DROPPABLE: Final[frozenset[State]] = frozenset({"reading", "queued", "listing"})
+State = Literal["reading", "queued", "elsewhere", "listing", "racing", "committing", "landed", "failed", "dropped"]
+"""`elsewhere`: another process searches it, and is waited for."""
 _ENDED: Final[frozenset[State]] = frozenset({"landed", "failed", "dropped"})
+_NEXT: Final[dict[State, tuple[State, ...]]] = {
+    "reading": ("queued",),
+    "queued": ("elsewhere", "listing"),
+    "elsewhere": ("queued",),
+    "listing": ("racing",),
+    "racing": ("committing",),
+}
+_DROPPABLE: Final[frozenset[State]] = frozenset({"reading", "queued", "elsewhere", "listing"})
 
 
 class Flight:
     """One key on its way."""
 
-    def __init__(self, key: Key, op: Op, pool: Pool, *, storable: bool) -> None:
+    def __init__(self, key: Key, op: Op, pool: Pool, *, storable: bool, searched: bool = False) -> None:
         self.key = key
         self.op = op
         """Canonical."""
@@ -46,12 +64,14 @@ class Flight:
         """The devices that can search it."""
         self.storable = storable
         """False if what is found here must not be stored: the environment is incomplete."""
+        self.searched = searched
+        """Whether this engine has searched it: then what it found is not to be found again."""
         self.state: State = "reading"
         self.listing: Listing | None = None
         self.record: Record | None = None
         """The newest record known of this key."""
         self.trying = ""
-        """What the worker does now, for a progress line. Written by the worker's threads."""
+        """What the worker does now, or whom it waits for, for a progress line. Written by the worker's threads."""
         self.scope: anyio.CancelScope | None = None
         """Around everything that may be dropped, from the moment that it flies."""
         self._listing_lock: anyio.Lock | None = None
@@ -81,8 +101,9 @@ class Flight:
         return self._listing_lock
 
     def move(self, state: State) -> None:
-        """Go on to a later state."""
-        assert _ORDER.index(state) > _ORDER.index(self.state), f"{self!r} cannot go back to {state}"
+        """Go on to the next state."""
+        following = () if self.ended else (*_NEXT.get(self.state, ()), *_ENDED)
+        assert state in following, f"{self!r} cannot become {state}"
         self.state = state
         if logger.isEnabledFor(logging.DEBUG):
             extra = {"digest": self.key.digest, "state": state}
@@ -127,6 +148,15 @@ class Flight:
         for inquiry in tuple(self._inquiries):
             inquiry.listed.set(record)
             self._settle(inquiry, partial(_pick, inquiry, record), source)
+
+    def guess(self, suspects: Iterable[str]) -> None:
+        """Nothing is to be run: whoever still waits is answered by the first candidate, provisionally. `suspects` only
+        if there is nothing else."""
+        assert self.listing is not None
+        avoided = set(suspects)
+        candidates = tuple(each for each in self.listing.candidates if each.algorithm not in avoided)
+        for inquiry in tuple(self._inquiries):
+            self._settle(inquiry, partial(self._first, inquiry, candidates or self.listing.candidates), "heuristic")
 
     def refuse_cached(self, reason: str) -> None:
         """It was a miss: inquiries of mode cached get their error."""
@@ -176,12 +206,21 @@ class Flight:
         except NotCovered:
             return
         except NoAlgorithm as error:
+            if source != "heuristic" and self._deserves_another_search(inquiry):
+                return
             self._inquiries.remove(inquiry)
             inquiry.source = source
             inquiry.fail(error)
         else:
             self._inquiries.remove(inquiry)
             inquiry.answer(choice, source)
+
+    def _deserves_another_search(self, inquiry: Inquiry) -> bool:
+        """Whether everything failed, some of it for what may be different here, and this engine has not looked yet."""
+        question = inquiry.question
+        if self.searched or self.record is None or question.mode not in ("race", "exhaustive"):
+            return False
+        return deserves_another_search(self.record, question.policy)
 
 
 def _newness(record: Record) -> tuple[int, int]:

@@ -59,7 +59,7 @@ class Inquiry:
     the inquiry is withdrawn and never joined again.
     """
 
-    __slots__ = ("_on_answer", "answered", "listed", "open_requests", "question", "source", "withdrawn")
+    __slots__ = ("_on_answer", "answered", "hurried", "listed", "open_requests", "question", "source", "withdrawn")
 
     def __init__(self, question: Question, on_answer: Callable[[Inquiry, Choice | None], None]) -> None:
         self.question = question
@@ -69,6 +69,8 @@ class Inquiry:
         """Second milestone: the choice."""
         self.open_requests = 0
         self.withdrawn = False
+        self.hurried = False
+        """A deadline has passed: its candidates are to be listed out of turn. Set on the engine's loop."""
         self.source: Source | None = None
         self._on_answer = on_answer
 

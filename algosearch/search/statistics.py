@@ -28,6 +28,15 @@ class EngineStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """Flights dropped because every request was withdrawn before a trial began."""
     search_seconds: float
     """The sum of the searches' own time, waiting not counted."""
+    claims_won: int
+    """Keys claimed in the store, so that no other process searches them meanwhile."""
+    claims_waited: int
+    """Keys that another process had claimed, and that were waited for."""
+    claims_taken_over: int
+    """Those of the keys won of which an owner had died before."""
+    claims_lost: int
+    """Those of the keys won that another process took over, because this one was held up. The search goes on; whoever
+    commits first is right."""
 
 
 class Statistics(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,8 +62,9 @@ class FlightStatus(msgspec.Struct, frozen=True, kw_only=True):
     digest: str
     problem: str
     state: str
+    """`reading`, `queued`, `elsewhere` (another process searches it), `listing`, `racing` or `committing`."""
     trying: str
-    """What is being built or run; empty before the race."""
+    """What is being built or run, or which process it is waited for; empty before the race."""
     awaited: int
     seconds: float
 

@@ -1,13 +1,13 @@
 """`Tower`: every flight of an engine, from the inquiry that starts it to the answers of all who joined.
 
 A miss, step by step: the inquiry finds the flight of its key, or a new one takes off → the store is read, for all that
-was asked in one turn in one trip → the queue of the devices' pool → candidates (first milestone) → race → commit →
-answers (second milestone).
+was asked in one turn in one trip → the queue of the devices' pool → the key is claimed, or another process waited for →
+candidates (first milestone) → race → commit → answers (second milestone).
 
 Lives on the engine's loop. Invariants:
 - Single flight comes before everything else: before the store is read and before the queue.
 - Every inquiry that was admitted is answered, failed or withdrawn, whatever breaks.
-- What a store does wrong costs cached answers, never a search.
+- What a store does wrong costs cached answers, or a search twice; never a search.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from time import perf_counter
 from typing import Final, Literal
 
@@ -27,7 +28,9 @@ from algosearch.devices.pool import Pool
 from algosearch.devices.worker import Found, Worker
 from algosearch.errors import AlgosearchError, SearcherClosed
 from algosearch.ops import Op, canonical
-from algosearch.records import Environment, Key, Provenance, Record, Search, SearchMode, Trials
+from algosearch.records import Environment, Key, Policy, Provenance, Record, Search, SearchMode, Trials, not_to_try
+from algosearch.search.claims import Claims, Hold, shown
+from algosearch.search.feed import Waited
 from algosearch.search.flight import Flight
 from algosearch.search.inquiry import Inquiry
 from algosearch.search.statistics import FlightStatus
@@ -39,6 +42,8 @@ FIRST_LOOK: Final = 10
 """Candidates asked for at first: on an H200 the first ten of the library's list hold the best of a plain op to within
 0.4 %. A backend lists more where its order is known to be poor, and the race asks for more where it has reason to."""
 _KEYS_KEPT: Final = 100_000
+_MOST_COMMITS: Final = 8
+"""Times that a search is appended to what somebody else has just committed, before it is good for this process only."""
 
 
 class Counts:
@@ -58,15 +63,18 @@ class Counts:
 
 
 class Tower:
-    """Owns the flights; the engine owns the tower, the tiers and the task group."""
+    """Owns the flights; the engine owns the tower, the tiers, the claims and the task group."""
 
-    def __init__(self, tiers: Tiers, tasks: TaskGroup) -> None:
+    def __init__(self, tiers: Tiers, tasks: TaskGroup, claims: Claims) -> None:
         self.counts = Counts()
+        self.claims = claims
         self._tiers = tiers
         self._tasks = tasks
         self._flights: dict[str, Flight] = {}
         """By the key's digest. Invariant: no ended flight is in it."""
         self._keys: dict[tuple[Pool, Op], tuple[Key, Op]] = {}
+        self._searched: set[str] = set()
+        """Digests of the keys that this engine has searched. Too few cost a second search of what is hopeless."""
 
     def __repr__(self) -> str:
         return f"<Tower {len(self._flights)} flights>"
@@ -101,7 +109,8 @@ class Tower:
             self._end(flight, "dropped")
 
     def list_now(self, pool: Pool, inquiry: Inquiry) -> None:
-        """Ask for the candidates of its key at once, out of turn."""
+        """Ask for the candidates of its key at once, out of turn; as soon as it is aboard a flight, if it is not yet."""
+        inquiry.hurried = True
         flight = self._flight_of(pool, inquiry)
         if flight is not None and flight.listing is None:
             self._tasks.start_soon(self._list_out_of_turn, flight)
@@ -142,12 +151,19 @@ class Tower:
             key, op = self._key_of(pool, environment, inquiry.question.op)
             flight = self._flights.get(key.digest)
             if flight is None:
-                flight = self._flights[key.digest] = Flight(key, op, pool, storable=environment.incomplete is None)
+                flight = self._new_flight(key, op, pool, storable=environment.incomplete is None)
                 fresh.append(flight)
             flight.join(inquiry)
             if flight.state != "reading":
                 self._catch_up(flight, inquiry)
+            if inquiry.hurried:
+                self.list_now(pool, inquiry)
         self._take_off(fresh)
+
+    def _new_flight(self, key: Key, op: Op, pool: Pool, *, storable: bool) -> Flight:
+        flight = Flight(key, op, pool, storable=storable, searched=key.digest in self._searched)
+        self._flights[key.digest] = flight
+        return flight
 
     def _catch_up(self, flight: Flight, inquiry: Inquiry) -> None:
         """What has already happened to a flight, for an inquiry that joins it late."""
@@ -208,27 +224,103 @@ class Tower:
             flight.fail(error)
 
     async def _search(self, flight: Flight) -> None:
+        """Queue, claim and search, or wait for who does, until nobody waits for an answer of this flight."""
         flight.move("queued")
         if flight.wanted() is None:  # only the heuristic's answer is asked
             await self._ask_for_candidates(flight)
-        if flight.wanted() is None:
-            return
+        refusals, alone = 0, not flight.storable
+        while flight.wanted() is not None:
+            with self.claims.on(flight.key.digest, alone=alone) as hold:
+                if await self._search_in_turn(flight, hold) or flight.ended:
+                    return
+            refusals += 1
+            alone = await self._wait_elsewhere(flight, hold, refusals) == "stuck"
+
+    async def _wait_elsewhere(self, flight: Flight, hold: Hold, refusals: int) -> Waited:
+        """Another process searches it: whatever it finds is learned, and the flight queues again."""
+        assert hold.holder is not None
+        flight.move("elsewhere")
+        flight.note_trying(f"waiting for {shown(hold.holder.owner)}")
+        waited = await self.claims.wait(flight.key, hold.holder, flight.record, refusals=refusals)
+        if not flight.ended:
+            flight.note_trying("")
+            if isinstance(waited, Record):
+                flight.learned(waited, "store")
+            flight.move("queued")
+        return waited
+
+    async def _search_in_turn(self, flight: Flight, hold: Hold) -> bool:
+        """Wait for a turn and use it. False if the key is another process's: the turn goes to the next key at once."""
         async with flight.pool.turn(flight) as worker:
+            if not await hold.take() and not hold.is_hopeless:
+                return False
+            if flight.ended:
+                return True
+            if hold.is_hopeless:
+                await self._give_up(flight, worker, hold)
+                return True
+            if hold.in_force:
+                await self._look_again(flight)
+            if flight.wanted() is None:
+                return True
             flight.move("listing")
             await self._ask_for_candidates(flight, worker)
             wanted = flight.wanted()
             if wanted is None:
-                return
+                return True
             mode, policies = wanted
             flight.move("racing")
             assert flight.listing is not None
             found = await worker.search(
-                flight.op, flight.listing, policies=policies, mode=mode, on_trying=flight.note_trying
+                flight.op,
+                flight.listing,
+                policies=policies,
+                mode=mode,
+                failed=not_to_try(flight.record) | hold.verdict(),
+                on_trying=flight.note_trying,
+                on_launch=partial(hold.about_to_launch, wait=not worker.survives_crashes),
             )
         flight.move("committing")
+        await self._commit(flight, found, mode, policies)
+        return True
+
+    async def _look_again(self, flight: Flight) -> None:
+        """What was committed between the last look and the claim is found now. While it is held nobody else begins."""
+        (answer,) = await self._tiers.read([flight.key])
+        if isinstance(answer, Record):
+            flight.learned(answer, "store")
+
+    async def _give_up(self, flight: Flight, worker: Worker, hold: Hold) -> None:
+        """Too many processes died of it: no search, the library's first candidate for everybody."""
+        hold.leave()
+        logger.warning(
+            "%d processes died in a row while they searched %s; it is answered by the library's first candidate, and "
+            "not searched again for a day",
+            max(hold.lapses, hold.holder.lapses if hold.holder else 0), flight.op.describe(),
+        )  # fmt: skip
+        flight.move("listing")
+        await self._ask_for_candidates(flight, worker)
+        suspects = {hold.suspect, hold.holder.trying if hold.holder else ""}
+        flight.guess({*suspects, *not_to_try(flight.record)})
+
+    async def _commit(self, flight: Flight, found: Found, mode: SearchMode, policies: tuple[Policy, ...]) -> None:
+        """Keep what was found. If somebody else committed first, theirs is adopted; where it does not cover what was
+        asked here, ours is appended to it."""
         self.counts.searched += 1
         self.counts.search_seconds += found.seconds
-        record = await self._tiers.commit(_extended(flight, found, mode), storable=flight.storable)
+        if len(self._searched) >= _KEYS_KEPT:
+            self._searched.clear()
+        self._searched.add(flight.key.digest)
+        record = _extended(flight, found, mode)
+        for _ in range(_MOST_COMMITS):
+            kept = await self._tiers.commit(record, storable=flight.storable)
+            if kept is record:
+                break
+            flight.learned(kept, "store")
+            if flight.wanted() is None:
+                return
+            record = _extended(flight, found, mode)
+        flight.searched = True
         flight.learned(record, "search")
         flight.refuse_uncovered(mode, policies)
 
@@ -239,8 +331,7 @@ class Tower:
         late = flight.hand_over()
         self._end(flight, "landed")
         if late:
-            following = Flight(flight.key, flight.op, flight.pool, storable=flight.storable)
-            self._flights[flight.key.digest] = following
+            following = self._new_flight(flight.key, flight.op, flight.pool, storable=flight.storable)
             for inquiry in late:
                 following.join(inquiry)
             self._take_off([following])

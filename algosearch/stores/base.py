@@ -49,7 +49,9 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     """A lease on a key's search.
 
     It lapses by the clock alone: once lapsed it cannot be renewed, even if nobody has taken it over. The lapse is
-    counted when *another* owner takes it over; an owner that comes back and claims again did not die.
+    counted when *another* owner takes it over; an owner that comes back and claims again did not die. What nobody took
+    over for a day is forgotten, with the lapses before it: whatever killed its owner then is not to be held against the
+    key for ever.
     """
 
     digest: str
@@ -84,6 +86,9 @@ class Store(Protocol):
 
     location: str
     """As the user would write it: `memory:`, a path. Where the store chooses by itself, known after `open`."""
+
+    lasting: bool
+    """Whether it outlives this process, so that what may be the end of it is worth writing down."""
 
     async def open(self) -> None:
         """Get ready. Harmless if it is open.
@@ -121,6 +126,11 @@ class Store(Protocol):
 
     async def release(self, claim: Claim) -> None:
         """Give the owner's own lease back; nothing happens if it is another's."""
+        ...
+
+    async def holders(self, digests: Sequence[str]) -> list[Claim | None]:
+        """The claim in force on each, in order, in one trip; None where there is none, or it cannot be read. For who
+        waits for others' claims, and would not take one yet."""
         ...
 
     async def changes(self) -> bool:

@@ -51,6 +51,8 @@ class DirectoryStore:
             another user's, as long as not everybody can write to it. One that has no store cannot be opened.
     """
 
+    lasting = True
+
     def __init__(
         self,
         paths: str | Path | Callable[[], Sequence[Path]],
@@ -120,6 +122,11 @@ class DirectoryStore:
     async def release(self, claim: Claim) -> None:
         """As `Store.release`."""
         await self._do(lambda shelf: shelf.release(claim), None)
+
+    async def holders(self, digests: Sequence[str]) -> list[Claim | None]:
+        """As `Store.holders`."""
+        digests = tuple(digests)
+        return await self._do(lambda shelf: shelf.holders(digests), [None] * len(digests))
 
     async def changes(self) -> bool:
         """As `Store.changes`. True as well after the file was replaced by another."""

@@ -48,6 +48,7 @@ class MemoryStore:
     """
 
     location = "memory:"
+    lasting = False
 
     def __init__(
         self,
@@ -129,6 +130,16 @@ class MemoryStore:
             if held is not None and held.owner == claim.owner:
                 del self._memory.leases[claim.digest]
                 self._wrote()
+
+    async def holders(self, digests: Sequence[str]) -> list[Claim | None]:
+        """As `Store.holders`."""
+        with self._memory.lock:
+            leases = [self._memory.leases.get(digest) for digest in digests]
+        now_s = self._clock()
+        return [
+            lease.claim(digest) if lease is not None and lease.in_force(now_s) else None
+            for digest, lease in zip(digests, leases, strict=True)
+        ]
 
     async def changes(self) -> bool:
         """As `Store.changes`: whether another handle of this memory has written."""

@@ -35,6 +35,10 @@ def settle(stored: Record | None, record: Record, *, after: int) -> Committed:
     return Committed(stored, won=False)
 
 
+FORGOTTEN_S: Final = 86_400.0
+"""After so long a lapse tells nothing any more."""
+
+
 class Lease(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False, forbid_unknown_fields=True):
     """A claim as it is stored.
 
@@ -65,7 +69,7 @@ def contest(lease: Lease | None, owner: str, *, expiry_s: float, trying: str, no
     if lease is not None:
         if lease.owner != owner and lease.in_force(now_s):
             return lease
-        if not lease.settled:
+        if not lease.settled and abs(now_s - lease.written_s) < FORGOTTEN_S:
             lapses = lease.lapses + (lease.owner != owner)
             trying = trying or lease.trying
     return Lease(owner=owner, lapses=lapses, trying=trying, written_s=now_s, expiry_s=expiry_s)

@@ -155,6 +155,22 @@ class Shelf:
         except TROUBLE as error:
             self._access.note(error)
 
+    def holders(self, digests: Sequence[str]) -> list[Claim | None]:
+        """As `Store.holders`."""
+        names = [CLAIM + digest for digest in digests]
+        rows: dict[str, bytes | None] = {}
+        try:
+            for start in range(0, len(names), CHUNK):
+                rows |= self._access.attempt(partial(self._rows, names[start : start + CHUNK]))
+        except TROUBLE as error:
+            self._access.note(error)
+        now_s = self._clock()
+        leases = [rules.decode_lease(rows.get(name)) for name in names]
+        return [
+            lease.claim(digest) if lease is not None and lease.in_force(now_s) else None
+            for digest, lease in zip(digests, leases, strict=True)
+        ]
+
     def changes(self) -> bool:
         """As `Store.changes`: SQLite tells a connection whether another one has committed."""
         try:

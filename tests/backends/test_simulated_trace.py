@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from algosearch.backends.simulated import (
     Call,
@@ -79,6 +80,18 @@ def test_the_count_does_not_depend_on_order_or_place(plan: list[tuple[str, int, 
     order.shuffle(events)
     assert searches(events) == len(plan)
     assert searched(events) == Counter(problem for problem, _, _ in plan)
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    plan=st.lists(st.sampled_from((("ok",), ("out_of_memory", "ok"), ("out_of_memory", "out_of_memory"))), min_size=1),
+    order=st.randoms(use_true_random=False),
+)
+def test_a_second_try_for_want_of_memory_is_no_search(plan: list[tuple[str, ...]], order: random.Random) -> None:
+    outcomes = [outcome for each in plan for outcome in each]
+    events = [replace(event("build", "p", A), t=float(t), outcome=outcome) for t, outcome in enumerate(outcomes)]
+    order.shuffle(events)
+    assert searches(events) == len(plan)
 
 
 def test_what_calls_took_is_added_up() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from itertools import pairwise
 
@@ -21,6 +22,8 @@ from algosearch.backends.simulated import (
 from algosearch.cli.asking import ask_all
 from algosearch.cli.progress import Moment
 from algosearch.errors import DeviceUnavailable, NoAlgorithm, NotCached
+from algosearch.records import Key
+from algosearch.stores import MemoryStore
 from tests.cli.helpers import tiny_op
 
 OPS = [tiny_op(n) for n in range(4)]
@@ -86,6 +89,25 @@ def test_told_to_end_it_withdraws_what_is_open() -> None:
         release.set()
     assert answers[0].choice is not None
     assert [answer.open for answer in answers] == [False, True, True, True]
+
+
+def test_whom_it_waits_for_is_named() -> None:
+    """C25: another process is at it, and whoever looks on is told which."""
+    backend = SimulatedBackend()
+    store = MemoryStore()
+    key = Key.of(OPS[0], backend.open(backend.devices()[0]).environment)
+    claim = asyncio.run(store.claim(key.digest, "host:17:x", expiry_s=1e9))
+    seen: list[str] = []
+
+    def show(moment: Moment) -> None:
+        if moment.trying:
+            seen.append(moment.trying)
+            asyncio.run(store.release(claim))
+
+    with open_searcher(store=MemoryStore(beside=store), backends=[backend]) as searcher:
+        (answer,) = ask_all(searcher, OPS[:1], show=show, ended=never)
+    assert seen[0] == f"waiting for host:17: {OPS[0].describe()}"
+    assert answer.choice is not None
 
 
 def test_what_is_under_way_is_named() -> None:

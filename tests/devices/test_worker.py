@@ -16,10 +16,11 @@ from algosearch.backends.simulated import (
     Script,
     SimulatedBackend,
     TraceEvent,
+    searches,
 )
 from algosearch.devices.worker import Found, SearchStopped, Worker
 from algosearch.ops import ConvOp, canonical
-from algosearch.records import Policy, Trial
+from algosearch.records import Environment, Failure, Key, Policy, Provenance, Record, Search, Trial, Trials
 from tests.search.gated import GatedBackend
 
 OP = canonical(ConvOp(input_shape=(1, 8, 12, 12), filter_shape=(8, 8, 3, 3)))
@@ -44,6 +45,12 @@ async def search(backend: SimulatedBackend | GatedBackend) -> Found:
         return await worker.search(OP, listing, policies=(Policy(),), mode="race")
     finally:
         await worker.aclose()
+
+
+def record_of(trials: dict[str, Trial]) -> Record:
+    origin = Provenance(version="0", found_at_s=0, seconds=0.0)
+    found = Search(mode="race", complete=True, trials=Trials.of(trials.values()), provenance=origin)
+    return Record(key=Key.of(OP, Environment(backend="simulated", device="d")), searches=(found,))
 
 
 def by_name(found: Found) -> dict[str, Trial]:
@@ -80,6 +87,91 @@ async def test_not_even_the_tensors_fit() -> None:
     trials = by_name(await search(backend_with(candidate("a", 10.0), memory_bytes=16)))
     assert trials["a"].failure is not None
     assert trials["a"].failure.kind == "out_of_memory"
+
+
+@pytest.mark.parametrize("at", ["build", "launch", "time"])
+async def test_who_found_no_memory_is_tried_again_at_the_end(at: Any) -> None:
+    trace: list[TraceEvent] = []
+    short = Fault(at=at, does="out_of_memory", times=1)
+    backend = backend_with(candidate("short", 10.0, faults=(short,)), candidate("other", 50.0), trace=trace)
+    before = backend.statistics()
+    trials = by_name(await search(backend))
+    assert trials["short"].failure is None
+    assert trials["short"].stage == "final"
+    assert Policy().pick(record_of(trials)).algorithm == "simulated/t:short"
+    assert backend.statistics() == before
+    assert searches(trace) == 1
+
+
+async def test_a_workspace_that_somebody_else_had() -> None:
+    """E14: the memory was gone at that moment only, and the candidate is not lost for it."""
+    inner = backend_with(
+        candidate("large", 20.0, workspace_bytes=1 << 29), candidate("small", 50.0), memory_bytes=1 << 30
+    )
+    other = inner.open(inner.devices()[0])
+    backend = GatedBackend(inner)
+    calls: list[str] = []
+
+    def before(call: str, subject: object) -> None:
+        if call == "load" and "load" not in calls:
+            assert other.load(OP, 1 << 29) is None
+        if call == "unload" and "unload" not in calls:
+            other.unload()
+        calls.append(call)
+
+    backend.before = before
+    trials = by_name(await search(backend))
+    assert calls.count("load") == 3, "in vain, without it, and once more with it"
+    assert trials["large"].failure is None
+    assert trials["large"].time_us == pytest.approx(20.0)
+    assert trials["small"].failure is None
+
+
+async def test_who_finds_no_memory_twice_says_so() -> None:
+    short = Fault(at="launch", does="out_of_memory")
+    trials = by_name(await search(backend_with(candidate("short", 10.0, faults=(short,)), candidate("other", 50.0))))
+    failure = trials["short"].failure
+    assert failure is not None
+    assert dict(failure.circumstances)["attempts"] == "2"
+    assert trials["other"].failure is None
+
+
+async def test_what_is_known_to_fail_is_not_tried() -> None:
+    trace: list[TraceEvent] = []
+    backend = backend_with(candidate("a", 10.0), candidate("b", 50.0), trace=trace)
+    known = Failure("crashed", "it did", (("processes", "2"),))
+    worker = Worker(backend, backend.devices()[0])
+    try:
+        await worker.open()
+        listing = await worker.enumerate(OP, None)
+        failed = {"simulated/t:a": known, "simulated/t:unheard_of": known}
+        found = await worker.search(OP, listing, policies=(Policy(),), mode="race", failed=failed)
+    finally:
+        await worker.aclose()
+    assert by_name(found)["a"].failure == known
+    assert by_name(found)["b"].failure is None
+    assert {event.algorithm for event in trace} == {"", "simulated/t:b"}
+
+
+async def test_the_lane_says_what_it_is_about_to_launch_and_waits() -> None:
+    trace: list[TraceEvent] = []
+    backend = backend_with(candidate("a", 10.0), candidate("b", 50.0), trace=trace)
+    said: list[tuple[str, str, list[str]]] = []
+
+    def on_launch(algorithm: str) -> None:
+        launched = [event.algorithm for event in trace if event.call == "launch"]
+        said.append((algorithm, threading.current_thread().name, launched))
+
+    worker = Worker(backend, backend.devices()[0])
+    assert not worker.survives_crashes
+    try:
+        await worker.open()
+        listing = await worker.enumerate(OP, None)
+        await worker.search(OP, listing, policies=(Policy(),), mode="race", on_launch=on_launch)
+    finally:
+        await worker.aclose()
+    lane = "algosearch-lane-simulated:0"
+    assert said == [("simulated/t:a", lane, []), ("simulated/t:b", lane, ["simulated/t:a"])]
 
 
 @pytest.mark.parametrize(

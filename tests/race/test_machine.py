@@ -73,6 +73,39 @@ def test_all_wrong_is_a_record_like_any_other() -> None:
     assert len(caught.value.reasons) == 2
 
 
+def test_who_is_known_to_fail_is_not_tried_be_it_listed_late() -> None:
+    lanes = [Lane(time_us=time_us) for time_us in (100.0, 90.0, 80.0, 70.0, 60.0, 50.0)]
+    known = Failure("crashed", "it did")
+    failed = {"simulated/t:lane?v=0": known, "simulated/t:lane?v=5": known}
+    track = Track(lanes, listed=3)
+    record = track.run(failed=failed)
+    trials = record.searches[0].trials
+    assert [trial.failure for trial in trials] == [known, None, None, None, None, known]
+    assert not {0, 5} & {rank for i in track.instructions if isinstance(i, Build | Launch) for rank in i.ranks}
+    assert Policy().pick(record).algorithm.endswith("v=4")
+
+
+def test_who_is_forgiven_is_tried_again_and_may_win() -> None:
+    track = Track([Lane(time_us=100.0), Lane(time_us=98.0, workspace_bytes=1)])
+    race = Race(track.listing())
+
+    def finish() -> Finished:
+        while not isinstance(instruction := race.next(), Finished):
+            race.validate()
+            race.tell(track.outcome(instruction))
+        return instruction
+
+    assert race.next() == Build((0, 1))
+    full = Failure("out_of_memory", "full")
+    race.tell((Built(0, 50.0), full))
+    assert [trial.failure for trial in finish().trials] == [None, full]
+    race.forgive([1])
+    race.validate()
+    assert race.next() == Build((1,))
+    trials = finish().trials
+    assert [(trial.failure, trial.stage) for trial in trials] == [(None, "final"), (None, "final")]
+
+
 def test_no_candidates_at_all() -> None:
     race = Race(Listing(candidates=(), complete=True))
     assert race.next() == Finished((), True)

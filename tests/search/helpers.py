@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
+from collections.abc import Callable
+from typing import Any
+
 from algosearch.backends.simulated import CandidateScript, ProblemScript, Script, SimulatedBackend, TraceEvent
 from algosearch.ops import ConvOp
 
@@ -34,3 +39,13 @@ def three_candidates(op: ConvOp) -> ProblemScript:
 def scripted(*ops: ConvOp, trace: list[TraceEvent] | None = None) -> SimulatedBackend:
     """A backend on which each of these ops has the three candidates."""
     return SimulatedBackend(Script(problems=tuple(map(three_candidates, ops))), trace=trace)
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    """Until the background has done it."""
+    for _ in range(4000):
+        outcome = condition()
+        if await outcome if inspect.isawaitable(outcome) else outcome:
+            return
+        await asyncio.sleep(0.001)
+    raise AssertionError("it never happened")

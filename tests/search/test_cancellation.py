@@ -5,15 +5,27 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Coroutine
+from pathlib import Path
 
+import anyio
 import pytest
 
 from algosearch import Policy, open_searcher
 from algosearch.backends.simulated import SimulatedBackend, TraceEvent, searches
+from algosearch.devices.pool import Pool
+from algosearch.errors import SearcherClosed
+from algosearch.ops import canonical
+from algosearch.records import Key
 from algosearch.search import Request, Searcher, current_searcher
+from algosearch.search.claims import Claims
+from algosearch.search.inquiry import Inquiry, Question
+from algosearch.search.tiers import Tiers
+from algosearch.search.tower import Tower
+from algosearch.stores import DirectoryStore, MemoryStore, Store
 from tests.cancelling import cancel_at_every_suspension
 from tests.search.gated import GatedBackend
 from tests.search.helpers import FAST, scripted, some_op, some_ops
+from tests.search.rivals import EXPIRY_S, Clock
 
 
 def engine_threads() -> set[threading.Thread]:
@@ -148,3 +160,61 @@ async def test_opening() -> None:
         raise AssertionError(f"left over: {engine_threads() - before}")
 
     assert await cancel_at_every_suspension(scenario, check) >= 3
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+@pytest.mark.parametrize("kind", ["memory", "directory"])
+async def test_a_flight(elsewhere: bool, kind: str, tmp_path: Path) -> None:
+    """Wherever it is cancelled, it gives back its claim and its turn, and waits for nobody."""
+    clock = Clock()
+    ghosts: Store
+    if kind == "memory":
+        ghosts = memory = MemoryStore(clock=clock)
+        tiers = Tiers(MemoryStore(beside=memory, clock=clock))
+    else:
+        ghosts = DirectoryStore(tmp_path / "s", clock=clock)
+        tiers = Tiers(DirectoryStore(tmp_path / "s", clock=clock))
+    await ghosts.open()
+    await tiers.open()
+    async with anyio.create_task_group() as tasks:
+        backend = scripted(*some_ops(60))
+        pool = Pool(backend, backend.devices(), tasks)
+        claims = Claims(tiers, tasks, expiry_s=EXPIRY_S)
+        tower = Tower(tiers, tasks, claims)
+        environment = await pool.environment()
+        n = iter(range(60))
+        inquiries: list[Inquiry] = []
+
+        def scenario() -> Coroutine[None, None, None]:
+            op = some_op(next(n))
+            inquiries.append(Inquiry(Question(op, Policy(), None, "race"), lambda inquiry, choice: None))
+            inquiries[-1].open_requests = 1
+            flight = tower._new_flight(Key.of(op, environment), canonical(op), pool, storable=True)
+            flight.join(inquiries[-1])
+
+            async def fly() -> None:
+                if elsewhere:
+                    await ghosts.claim(flight.key.digest, "ghost", expiry_s=EXPIRY_S)
+                    asyncio.get_running_loop().call_later(0.01, clock.lapse)
+                await tower._fly(flight)
+
+            return fly()
+
+        async def check(cancelled: bool) -> None:
+            while claims._leaving or claims._keeping_house:
+                await asyncio.sleep(0.001)
+            assert not claims._held
+            assert not claims._feed._waits
+            assert set(pool._workers.values()) == {0}
+            assert not pool._queue
+            assert cancelled or inquiries[-1].answered.result().algorithm == FAST
+            (holder,) = await ghosts.holders([Key.of(inquiries[-1].question.op, environment).digest])
+            assert holder is None or holder.owner == "ghost", "nothing of ours is left"
+            tower.fail_all(SearcherClosed())
+
+        assert await cancel_at_every_suspension(scenario, check) >= (5 if elsewhere else 4)
+        await claims.aclose()
+        await pool.aclose()
+        tasks.cancel_scope.cancel()
+    await tiers.aclose()
+    await ghosts.aclose()

@@ -23,7 +23,7 @@ from algosearch.errors import (
 )
 from algosearch.ops import ConvOp
 from tests.search.gated import GatedBackend
-from tests.search.helpers import FAST, SLOW, SMALL, scripted, some_op, some_ops
+from tests.search.helpers import FAST, SLOW, SMALL, scripted, some_op, some_ops, until
 
 
 async def test_a_miss_is_searched_and_a_hit_is_not() -> None:
@@ -189,6 +189,19 @@ async def test_a_key_far_back_in_the_queue_meets_its_deadline_too() -> None:
         backend.gates["launch"].open()
         for request in requests:
             assert not (await request.choice()).provisional
+
+
+async def test_a_deadline_that_passes_before_the_device_is_open_is_met_once_it_is() -> None:
+    backend = GatedBackend(SimulatedBackend())
+    backend.gates["open"].close()
+    async with open_searcher(store="memory:", backends=[backend]) as searcher:
+        late = asyncio.create_task(searcher.select(some_op(), deadline_s=0.001))
+        assert await asyncio.to_thread(backend.gates["open"].reached.wait, 20)
+        await until(lambda: all(inquiry.hurried for inquiry in searcher._answers.pending))
+        backend.gates["launch"].close()
+        backend.gates["open"].open()
+        assert (await late).provisional
+        backend.gates["launch"].open()
 
 
 async def test_a_request_withdrawn_before_its_turn_is_never_searched() -> None:

@@ -103,6 +103,32 @@ class ClaimContract(ABC):
             taken = await store.claim(digest, "b", expiry_s=EXPIRY_S)
             assert taken == Claim(digest=digest, owner="b", lapses=0, trying="")
 
+    async def test_who_holds_what(self, home: Home) -> None:
+        digests = [some_key(n).digest for n in range(150)]
+        async with home.opened() as ours, home.opened() as theirs:
+            assert await ours.holders([]) == []
+            mine = await ours.claim(digests[3], "a", expiry_s=EXPIRY_S, trying="x")
+            his = await theirs.claim(digests[140], "b", expiry_s=3 * EXPIRY_S)
+            expected: list[Claim | None] = [None] * 150
+            expected[3], expected[140] = mine, his
+            assert await ours.holders(digests) == await theirs.holders(digests) == expected
+            home.clock.now_s += EXPIRY_S + 0.5
+            expected[3] = None
+            assert await ours.holders(digests) == expected, "lapsed is free"
+            await theirs.release(his)
+            assert await ours.holders(digests) == [None] * 150
+
+    async def test_a_lapse_is_forgotten_after_a_day(self, home: Home) -> None:
+        digest = some_key().digest
+        async with home.opened() as store:
+            for owner, lapses in (("a", 0), ("b", 1), ("c", 2)):
+                claim = await store.claim(digest, owner, expiry_s=EXPIRY_S, trying="x")
+                assert claim.lapses == lapses
+                home.clock.now_s += 80_000.0
+            home.clock.now_s += 10_000.0
+            claim = await store.claim(digest, "d", expiry_s=EXPIRY_S)
+            assert claim == Claim(digest=digest, owner="d", lapses=0, trying="")
+
     async def test_a_clock_set_back_does_not_prolong_a_claim(self, home: Home) -> None:
         digest = some_key().digest
         async with home.opened() as store:

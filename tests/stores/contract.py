@@ -61,6 +61,7 @@ class StoreContract(ClaimContract):
             claim = await store.claim(some_key().digest, "a", expiry_s=EXPIRY_S)
             assert claim.owner == "a"
             assert await store.renew(claim, expiry_s=EXPIRY_S)
+            assert len(await store.holders([claim.digest])) == 1
             await store.release(claim)
             await store.changes()
             await scanned(store)
@@ -319,6 +320,12 @@ async def _renew(store: Store) -> None:
     assert await store.renew(claim, expiry_s=EXPIRY_S)
 
 
+async def _holders(store: Store) -> None:
+    await store.open()
+    claim = await store.claim(some_key().digest, "a", expiry_s=EXPIRY_S)
+    assert await store.holders([some_key().digest]) == [claim]
+
+
 async def _release(store: Store) -> None:
     await store.open()
     await store.release(await store.claim(some_key().digest, "a", expiry_s=EXPIRY_S))
@@ -340,6 +347,7 @@ _SCENARIOS: Final[dict[str, Callable[[Store], Coroutine[Any, Any, None]]]] = {
     "commit": _opened_and_committed,
     "claim": _claim,
     "renew": _renew,
+    "holders": _holders,
     "release": _release,
     "delete": _delete,
     "scan": _scan,

@@ -31,6 +31,7 @@ async def test_the_loop_is_never_blocked(home: DirectoryHome, no_blocking: Block
         assert await read(store, some_key()) == some_record()
         claim = await store.claim(some_key().digest, "a", expiry_s=EXPIRY_S)
         assert await store.renew(claim, expiry_s=EXPIRY_S)
+        assert await store.holders([claim.digest]) == [claim]
         await store.release(claim)
         await store.changes()
         assert len(await scanned(store)) == 1

@@ -118,9 +118,10 @@ def read_trace(path: str | os.PathLike[str]) -> tuple[TraceEvent, ...]:
 def searches(events: Iterable[TraceEvent]) -> int:
     """How many searches the events show, over all sessions and processes.
 
-    A search builds an algorithm at most once. So a problem was searched as often as that of its algorithms was built
-    that was built most often. It does not matter how often candidates were listed, how often buffers were loaded, nor
-    whether two searches ran one after the other or side by side. A problem without candidates counts for none.
+    A search builds an algorithm once, or once more if it found no memory. So a problem was searched as often as
+    that of its algorithms was built that was built most often. It does not matter how often candidates were listed, how
+    often buffers were loaded, nor whether two searches ran one after the other or side by side. A problem without
+    candidates counts for none.
     """
     return sum(searched(events).values())
 
@@ -128,9 +129,17 @@ def searches(events: Iterable[TraceEvent]) -> int:
 def searched(events: Iterable[TraceEvent]) -> dict[str, int]:
     """How often each problem was searched, as `searches` counts; problems by `problem_digest`."""
     builds: defaultdict[str, Counter[str]] = defaultdict(Counter)
-    for event in events:
+    short: set[tuple[int, str, str, str]] = set()
+    """Where an algorithm found no memory, and was not built again yet."""
+    for event in sorted(events, key=lambda event: event.t):
         if event.call == "build":
+            place = (event.pid, event.device, event.problem, event.algorithm)
+            if place in short:
+                short.remove(place)
+                continue
             builds[event.problem][event.algorithm] += 1
+            if event.outcome == "out_of_memory":
+                short.add(place)
     return {problem: max(counts.values()) for problem, counts in builds.items()}
 
 

@@ -1,0 +1,368 @@
+"""`Claims`: which keys this engine searches and nobody else, and which others search, so that it waits for them.
+
+A key is claimed in the store when its turn comes at a device, not before, so that others can take what queues here.
+While it is held, one task of the engine's loop renews it, writes down what is about to be launched, and gives it back
+in the end; whoever was refused waits for a record, or for the claim to lapse, and one feed tells all of them.
+
+Rules:
+- A claim saves others work; it is nothing that an answer depends on. Where the store cannot claim, breaks or lies, the
+  key is searched all the same, and `commit` keeps the answers apart.
+- A lost claim stops no search. What it finds is committed after what it began from; who comes second adopts.
+- All times of leases are the store's. Our own clock says only when to look and when to renew.
+- A claim that is given back says nothing; one that lapses says that its owner died. So it is given back whatever
+  becomes of its flight, except by who leaves it for the next one to see (`Hold.leave`).
+
+Rejected: a task for each claim (a thousand timers), a poll for each key that is waited for (SQLite tells with one
+number whether anything was committed), claims on everything in the queue (one process would take all of it).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import socket
+import threading
+from time import monotonic
+from types import TracebackType
+from typing import Final
+
+import anyio
+from anyio.abc import TaskGroup
+
+from algosearch.records import Failure, Key, Record
+from algosearch.records.hindsight import PROCESSES
+from algosearch.search.feed import Feed, Waited
+from algosearch.search.tiers import Tiers
+from algosearch.stores.base import Claim
+
+logger = logging.getLogger("algosearch.claims")
+
+EXPIRY_S: Final = 10.0
+"""How long a claim holds others up after the last sign of life of its owner."""
+BEATS: Final = 4
+"""Signs of life in that time: so many must fail in a row before a claim of somebody alive lapses."""
+PATIENCE_S: Final = 120.0
+"""How long to wait for somebody who keeps a claim alive and shows no progress, before the key is searched beside it."""
+WRITE_S: Final = 0.25
+"""How long a launch waits until it is written down."""
+FAREWELL_S: Final = 1.0
+"""The same for giving back what is held in the end."""
+SUSPICION: Final = 2
+"""Lapses in a row after which what was about to be launched is not run again."""
+DESPAIR: Final = 3
+"""Lapses in a row after which the key is not searched at all."""
+_LONGEST: Final = 80
+"""Characters of an owner's name that are shown."""
+
+
+class ClaimCounts:
+    """What became of the claims. Read from any thread, written on the loop."""
+
+    def __init__(self) -> None:
+        self.won = 0
+        self.waited = 0
+        self.taken_over = 0
+        self.lost = 0
+
+
+class Claims:
+    """The claims of one engine. Lives on its loop; whoever makes it calls `aclose`.
+
+    Args:
+        expiry_s: of a claim, by the store's clock.
+        patience_s: as `PATIENCE_S`.
+    """
+
+    def __init__(
+        self, tiers: Tiers, tasks: TaskGroup, *, expiry_s: float = EXPIRY_S, patience_s: float = PATIENCE_S
+    ) -> None:
+        self.owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(8)}"
+        """Unique for each engine of each process of each host."""
+        self.counts = ClaimCounts()
+        self._tiers = tiers
+        self._tasks = tasks
+        self._loop = asyncio.get_running_loop()
+        self._expiry_s = expiry_s
+        self._feed = Feed(tiers, tasks, owner=self.owner, expiry_s=expiry_s, patience_s=patience_s)
+        self._held: dict[str, Hold] = {}
+        """By digest, from the moment that it is asked for. Invariant: what this engine may own in the store is here or
+        among what it gives back."""
+        self._leaving: dict[str, asyncio.Event] = {}
+        """To be given back; the event is set when that is done."""
+        self._woken = asyncio.Event()
+        self._keeping_house = False
+        self._broken: set[str] = set()
+        """Calls of the store that broke the contract; each is logged once."""
+
+    def __repr__(self) -> str:
+        return f"<Claims {self.owner}: {len(self._held)} held, {len(self._leaving)} leaving, {self._feed!r}>"
+
+    def on(self, digest: str, *, alone: bool = False) -> Hold:
+        """A hold on a key, nothing taken yet.
+
+        Args:
+            alone: take nothing, ask nobody.
+        """
+        return Hold(self, digest, alone=alone)
+
+    async def wait(self, key: Key, holder: Claim, known: Record | None, *, refusals: int = 1) -> Waited:
+        """Until there is a newer record than `known`, or the claim of `holder` is free, or nothing more is to be
+        expected of it.
+
+        Args:
+            refusals: how often this key was refused in a row; a store that says "free" and "taken" by turns is asked
+                less and less often.
+
+        Cancellation: nothing is left of it.
+        """
+        self.counts.waited += refusals == 1
+        return await self._feed.wait(key, holder, known, refusals=refusals)
+
+    async def aclose(self) -> None:
+        """Give everything back, within a second. The task group has ended. To be shielded by the caller."""
+        store, owned = self._tiers.store, [*self._held, *self._leaving]
+        for hold in self._held.values():
+            hold.end()
+        self._held, self._leaving = {}, {}
+        with anyio.move_on_after(FAREWELL_S):
+            for digest in owned if store is not None else ():
+                await self._release(digest)
+
+    # -- for holds ---------------------------------------------------------------------------------------------------
+
+    async def take(self, hold: Hold) -> bool:
+        """As `Hold.take`."""
+        store = self._tiers.store
+        if store is None:
+            return True
+        while (gone := self._leaving.get(hold.digest)) is not None:
+            await gone.wait()
+        self._held[hold.digest] = hold
+        try:
+            claim = await store.claim(hold.digest, self.owner, expiry_s=self._expiry_s)
+            genuine = claim.digest == hold.digest and isinstance(claim.owner, str)
+        except Exception as error:  # the contract forbids it; even so it must not cost a search
+            self._note("claim", error)
+            return True
+        if not genuine:
+            self._note("claim", AssertionError(f"asked for {hold.digest}, and this is {claim!r}"))
+            return True
+        if claim.owner != self.owner:
+            self.forget(hold)
+            hold.holder = claim
+            return False
+        self.counts.won += 1
+        self.counts.taken_over += claim.lapses > 0
+        hold.begin(claim, self._next_beat(), lasting=store.lasting)
+        self._keep_house_soon()
+        return True
+
+    def give_back(self, hold: Hold) -> None:
+        """As the end of a hold's block: soon, in the background."""
+        if self._held.get(hold.digest) is hold:
+            self.forget(hold)
+            self._leaving[hold.digest] = asyncio.Event()
+            self._keep_house_soon()
+
+    def forget(self, hold: Hold) -> None:
+        """It is not ours any more, or to be left as it is."""
+        hold.end()
+        if self._held.get(hold.digest) is hold:
+            del self._held[hold.digest]
+
+    def write_down(self, hold: Hold, trying: str, written: threading.Event) -> None:
+        """What is about to be launched. From any thread; `written` is set when it is in the store, or cannot be."""
+
+        def note() -> None:
+            if hold.note(trying, written):
+                self._woken.set()
+
+        try:
+            self._loop.call_soon_threadsafe(note)
+        except RuntimeError:  # the loop has ended
+            written.set()
+
+    # -- keeping house -----------------------------------------------------------------------------------------------
+
+    def _next_beat(self) -> float:
+        return monotonic() + self._expiry_s / BEATS
+
+    def _keep_house_soon(self) -> None:
+        self._woken.set()
+        if not self._keeping_house:
+            self._keeping_house = True
+            self._tasks.start_soon(self._keep_house)
+
+    async def _keep_house(self) -> None:
+        """Renew, write down and give back, until nothing is held."""
+        try:
+            while self._held or self._leaving:
+                due = min((hold.beat_at for hold in self._held.values()), default=monotonic())
+                if not self._woken.is_set():
+                    with anyio.move_on_after(due - monotonic()):
+                        await self._woken.wait()
+                self._woken.clear()
+                for digest, gone in tuple(self._leaving.items()):
+                    await self._release(digest)
+                    self._leaving.pop(digest, None)
+                    gone.set()
+                # Who is due soon is renewed with those who are due.
+                soon = monotonic() + self._expiry_s / BEATS / 2
+                is_due = monotonic() >= due
+                for hold in tuple(self._held.values()):
+                    if hold.unwritten or (is_due and hold.beat_at <= soon):
+                        await self._renew(hold)
+        finally:
+            self._keeping_house = False
+
+    async def _renew(self, hold: Hold) -> None:
+        store = self._tiers.store
+        written = hold.written()
+        hold.beat_at = self._next_beat()
+        try:
+            if store is None:
+                return
+            claim = Claim(digest=hold.digest, owner=self.owner, lapses=hold.lapses, trying=hold.trying)
+            if await store.renew(claim, expiry_s=self._expiry_s) or not hold.in_force:
+                return
+            # It has lapsed. If nobody has taken it over, it may be had again: this process has not died.
+            again = await store.claim(hold.digest, self.owner, expiry_s=self._expiry_s, trying=hold.trying)
+            if again.owner != self.owner and hold.in_force:
+                self.forget(hold)
+                self.counts.lost += 1
+                logger.warning("the claim on %s lapsed, and another process has taken it over", hold.digest[:12])
+        except Exception as error:  # as in `take`
+            self._note("renew", error)
+        finally:
+            for each in written:
+                each.set()
+
+    async def _release(self, digest: str) -> None:
+        store = self._tiers.store
+        try:
+            if store is not None:
+                await store.release(Claim(digest=digest, owner=self.owner))
+        except Exception as error:  # as in `take`
+            self._note("release", error)
+
+    def _note(self, call: str, error: Exception) -> None:
+        if call not in self._broken:
+            self._broken.add(call)
+            logger.error("%s of the store broke; going on without claims", call, exc_info=error)
+
+
+def shown(owner: str) -> str:
+    """An owner's name for a person: its host and process. It comes out of the store, and may be anything."""
+    return ascii((owner.rpartition(":")[0] or owner)[:_LONGEST])[1:-1]
+
+
+class Hold:
+    """One key, from the moment that it is to be claimed to the end of its search. Made by `Claims.on`.
+
+    A context manager: what was taken in the block is given back at its end, however it ends.
+    """
+
+    def __init__(self, claims: Claims, digest: str, *, alone: bool) -> None:
+        self.digest = digest
+        self.holder: Claim | None = None
+        """Who has it, if it was refused."""
+        self.lapses = 0
+        """How many owners died of this key, one after the other, before it came here."""
+        self.suspect = ""
+        """What the last of them was about to launch."""
+        self.trying = ""
+        """What this process is about to launch. Not the suspect at first: who dies before it launches anything accuses
+        nobody."""
+        self.in_force = False
+        """True while it is held in the store, as far as is known."""
+        self.beat_at = float("inf")
+        """When to renew it, of `time.monotonic`."""
+        self._claims = claims
+        self._alone = alone
+        self._lasting = False
+        self._patient = True
+        self._written: list[threading.Event] = []
+
+    def __repr__(self) -> str:
+        state = "in force" if self.in_force else "refused" if self.holder else "not held"
+        return f"<Hold on {self.digest[:12]}, {state}, {self.lapses} lapses>"
+
+    def __enter__(self) -> Hold:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._claims.give_back(self)
+
+    async def take(self) -> bool:
+        """Whether to search it now. If not, `holder` does.
+
+        Cancellation: it may have been taken; the end of the block gives it back.
+        """
+        return self._alone or await self._claims.take(self)
+
+    def leave(self) -> None:
+        """Do not give it back: it is to lapse, so that who comes next sees how many did before."""
+        self._claims.forget(self)
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether so many died of it that it is not to be searched at all."""
+        return max(self.lapses, self.holder.lapses if self.holder is not None else 0) >= DESPAIR
+
+    def verdict(self) -> dict[str, Failure]:
+        """What is not to be run because somebody died of it, by algorithm."""
+        if self.lapses < SUSPICION or not self.suspect:
+            return {}
+        message = f"{self.lapses} processes died in a row, the last one when this was about to be launched"
+        return {self.suspect: Failure("crashed", message, ((PROCESSES, str(self.lapses)),))}
+
+    def about_to_launch(self, algorithm: str, *, wait: bool) -> None:
+        """Write it down, if the store outlives this process. For the worker's threads.
+
+        Args:
+            wait: until it is in the store, at most `WRITE_S`: whether the launch may be the end of this process. After
+                one time in vain no other launch of this search waits.
+        """
+        if self.in_force and self._lasting:
+            written = threading.Event()
+            self._claims.write_down(self, algorithm, written)
+            if wait and self._patient:
+                self._patient = written.wait(WRITE_S)
+
+    # -- for `Claims`, on its loop -----------------------------------------------------------------------------------
+
+    def begin(self, claim: Claim, beat_at: float, *, lasting: bool) -> None:
+        """It was granted."""
+        self._lasting = lasting
+        self.lapses, self.suspect = claim.lapses, claim.trying
+        self.in_force = True
+        self.beat_at = beat_at
+
+    def end(self) -> None:
+        """It is not held any more. Nobody waits for it."""
+        self.in_force = False
+        for written in self.written():
+            written.set()
+
+    def note(self, trying: str, written: threading.Event) -> bool:
+        """There is something to be written down. False if it is not held."""
+        if not self.in_force:
+            written.set()
+            return False
+        self.trying = trying
+        self._written.append(written)
+        return True
+
+    @property
+    def unwritten(self) -> bool:
+        """Whether there is something to be written down."""
+        return bool(self._written)
+
+    def written(self) -> list[threading.Event]:
+        """The events to be set when what is to be written down now is; taken out."""
+        events, self._written = self._written, []
+        return events

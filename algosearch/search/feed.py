@@ -1,0 +1,158 @@
+"""`Feed`: who waits for what another process searches, and the one poll that tells all of them.
+
+A store says cheaply whether anybody else has written (`Store.changes`). While somebody waits it is asked every few
+milliseconds, and when it says yes, or nobody has looked for a while, one trip reads the records and one the claims of
+everything that is waited for. Nobody waits: no poll, no task.
+
+Whatever a store says, nobody waits for ever: who keeps a claim alive and shows no progress is waited for
+`patience_s`, and a claim that is free and taken by turns is asked for less and less often.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Sequence
+from time import monotonic
+from typing import Final, Literal
+
+import anyio
+from anyio.abc import TaskGroup
+
+from algosearch.records import Key, Record
+from algosearch.search.tiers import Tiers
+from algosearch.stores.base import Claim, Store
+
+logger = logging.getLogger("algosearch.claims")
+
+POLL_S: Final = 0.02
+"""Between two questions whether anything has changed, on average: each waits between half and one and a half of it, so
+that processes that began together do not ask together."""
+LOOKS: Final = 4
+"""So many times in the length of a claim everything is looked at, changed or not: a lapse is no change."""
+_MOST_DOUBLINGS: Final = 9
+
+Waited = Record | Literal["free", "stuck"]
+"""How waiting ends: a newer record; the claim is free; nothing more is to be expected of who has it."""
+
+
+class Feed:
+    """Those who wait, and the task that looks for all of them. Lives on the engine's loop, in its task group."""
+
+    def __init__(self, tiers: Tiers, tasks: TaskGroup, *, owner: str, expiry_s: float, patience_s: float) -> None:
+        self._tiers = tiers
+        self._tasks = tasks
+        self._owner = owner
+        self._expiry_s = expiry_s
+        self._patience_s = patience_s
+        self._waits: dict[str, _Wait] = {}
+        self._running = False
+        self._look_at = 0.0
+        """When to look whether or not anything has changed, of `time.monotonic`."""
+        self._broken = False
+
+    def __repr__(self) -> str:
+        return f"{len(self._waits)} waited for"
+
+    async def wait(self, key: Key, holder: Claim, known: Record | None, *, refusals: int) -> Waited:
+        """As `Claims.wait`."""
+        wait = self._waits[key.digest] = _Wait(key, holder, known)
+        wait.not_before = wait.since + POLL_S * 2 ** min(refusals - 1, _MOST_DOUBLINGS) if refusals > 1 else 0.0
+        self._look_at = 0.0  # it may have been committed or given back since it was refused
+        if not self._running:
+            self._running = True
+            self._tasks.start_soon(self._run)
+        try:
+            await wait.over.wait()
+        finally:
+            if self._waits.get(key.digest) is wait:
+                del self._waits[key.digest]
+        assert wait.outcome is not None
+        return wait.outcome
+
+    async def _run(self) -> None:
+        try:
+            while self._waits:
+                await anyio.sleep(POLL_S * random.uniform(0.5, 1.5))
+                store = self._tiers.store
+                if store is None:
+                    for wait in self._waits.values():
+                        wait.end("stuck")
+                elif await self._changed(store) or monotonic() >= self._look_at:
+                    self._look_at = monotonic() + self._expiry_s / LOOKS
+                    await self._look(store)
+        finally:
+            self._running = False
+
+    async def _changed(self, store: Store) -> bool:
+        try:
+            return await store.changes()
+        except Exception as error:  # the contract forbids it
+            self._note(error)
+            return False
+
+    async def _look(self, store: Store) -> None:
+        waits = [wait for wait in self._waits.values() if wait.outcome is None]
+        answers = await self._tiers.read([wait.key for wait in waits])
+        for wait, answer in zip(waits, answers, strict=True):
+            if isinstance(answer, Record) and wait.is_news(answer):
+                wait.end(answer)
+        waits = [wait for wait in waits if wait.outcome is None]
+        for wait, holder in zip(waits, await self._holders(store, waits), strict=True):
+            self._judge(wait, holder)
+
+    async def _holders(self, store: Store, waits: Sequence[_Wait]) -> list[Claim | None]:
+        """Who holds what they wait for; the same as before for a while, if the store breaks over it."""
+        try:
+            holders = await store.holders([wait.key.digest for wait in waits])
+            if len(holders) == len(waits) and all(isinstance(holder, Claim | None) for holder in holders):
+                return holders
+            raise AssertionError(f"{len(waits)} claims were asked for, and this is {holders!r}")
+        except Exception as error:  # the contract forbids it
+            self._note(error)
+            lapsed = monotonic() - self._expiry_s * (1 + 1 / LOOKS)
+            return [wait.holder if wait.since > lapsed else None for wait in waits]
+
+    def _judge(self, wait: _Wait, holder: Claim | None) -> None:
+        now = monotonic()
+        if holder is None or holder.owner == self._owner:
+            if now >= wait.not_before:
+                wait.end("free")
+        elif holder != wait.holder:
+            if holder.lapses != wait.holder.lapses:
+                wait.end("free")  # another owner: to ask again tells whether this key is to be waited for at all
+            wait.holder, wait.since = holder, now
+        elif now >= wait.since + self._patience_s:
+            logger.warning("%r shows no progress since %.0f s; searching beside it", holder.owner, now - wait.since)
+            wait.end("stuck")
+
+    def _note(self, error: Exception) -> None:
+        if not self._broken:
+            self._broken = True
+            logger.error("the store broke while it was watched", exc_info=error)
+
+
+class _Wait:
+    """One key that somebody waits for."""
+
+    def __init__(self, key: Key, holder: Claim, known: Record | None) -> None:
+        self.key = key
+        self.holder = holder
+        self.since = monotonic()
+        """When this claim was first seen like this."""
+        self.not_before = 0.0
+        """When to believe that it is free."""
+        self.over = asyncio.Event()
+        self.outcome: Waited | None = None
+        self._known = (-1, -1) if known is None else (known.generation, known.revision)
+
+    def is_news(self, record: Record) -> bool:
+        """Whether it tells more than what was known."""
+        return (record.generation, record.revision) > self._known
+
+    def end(self, outcome: Waited) -> None:
+        """It is over, once."""
+        if self.outcome is None:
+            self.outcome = outcome
+            self.over.set()

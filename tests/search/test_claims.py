@@ -1,0 +1,514 @@
+"""`Claims`: taken, kept alive, written into, given back and waited for; on a test's own loop, over a shared memory."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from time import monotonic
+from typing import Any
+
+import anyio
+import pytest
+
+from algosearch.records import Record
+from algosearch.search.claims import PATIENCE_S, WRITE_S, Claims, shown
+from algosearch.search.tiers import Tiers
+from algosearch.stores import Claim, MemoryStore
+from tests.cancelling import cancel_at_every_suspension
+from tests.search.helpers import until
+from tests.search.rivals import EXPIRY_S, Clock, Watched
+from tests.stores.nouns import some_key, some_record
+
+DIGEST = some_key().digest
+DIGESTS = {some_key(n).digest for n in range(5)}
+
+
+class Home:
+    """One memory, a ghost that claims in it, and our own claims."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.ghosts = MemoryStore(clock=self.clock)
+        self.store = Watched(beside=self.ghosts, clock=self.clock)
+
+    @asynccontextmanager
+    async def claims(self, store: MemoryStore | None = None, **how: Any) -> AsyncIterator[Claims]:
+        tiers = Tiers(self.store if store is None else store)
+        await tiers.open()
+        async with anyio.create_task_group() as tasks:
+            claims = Claims(tiers, tasks, expiry_s=how.pop("expiry_s", EXPIRY_S), **how)
+            try:
+                yield claims
+            finally:
+                tasks.cancel_scope.cancel()
+        await claims.aclose()
+        await tiers.aclose()
+
+    async def holder(self, digest: str = DIGEST) -> Claim | None:
+        (holder,) = await self.ghosts.holders([digest])
+        return holder
+
+    async def ghost(self, name: str = "ghost", digest: str = DIGEST, trying: str = "") -> Claim:
+        """Somebody who claims and is never heard of again."""
+        return await self.ghosts.claim(digest, name, expiry_s=EXPIRY_S, trying=trying)
+
+
+@pytest.fixture
+def home() -> Home:
+    return Home()
+
+
+class TestTaking:
+    async def test_it_is_taken_and_given_back(self, home: Home) -> None:
+        async with home.claims() as claims:
+            with claims.on(DIGEST) as hold:
+                assert await hold.take()
+                assert "in force" in repr(hold)
+                assert await home.holder() == Claim(digest=DIGEST, owner=claims.owner)
+            assert "not held" in repr(hold)
+            await until(lambda: home.store.count("release") == 1)
+            assert await home.holder() is None
+            assert claims.counts.won == 1
+
+    async def test_what_another_holds_is_refused_and_never_given_back(self, home: Home) -> None:
+        ghost = await home.ghost(trying="x")
+        async with home.claims() as claims:
+            with claims.on(DIGEST) as hold:
+                assert not await hold.take()
+                assert hold.holder == ghost
+                assert not hold.in_force
+        assert home.store.count("release") == 0
+        assert await home.holder() == ghost
+
+    async def test_alone_nobody_is_asked(self, home: Home) -> None:
+        await home.ghost()
+        async with home.claims() as claims:
+            with claims.on(DIGEST, alone=True) as hold:
+                assert await hold.take()
+                hold.about_to_launch("x", wait=True)
+        assert home.store.calls == []
+
+    async def test_without_a_store_there_is_nothing_to_ask(self) -> None:
+        async with anyio.create_task_group() as tasks:
+            claims = Claims(Tiers(None), tasks)
+            with claims.on(DIGEST) as hold:
+                assert await hold.take()
+                hold.about_to_launch("x", wait=True)
+            await claims.aclose()
+
+    async def test_an_end_in_an_error_gives_it_back_too(self, home: Home) -> None:
+        async with home.claims() as claims:
+            with pytest.raises(ZeroDivisionError), claims.on(DIGEST) as hold:  # noqa: PT012
+                assert await hold.take()
+                raise ZeroDivisionError
+            await until(lambda: home.store.count("release") == 1)
+        assert await home.holder() is None
+
+    async def test_the_end_gives_everything_back(self, home: Home) -> None:
+        async with home.claims() as claims:
+            holds = [claims.on(some_key(n).digest) for n in range(5)]
+            for hold in holds:
+                assert await hold.take()
+        assert [await home.holder(hold.digest) for hold in holds] == [None] * 5
+        for hold in holds:
+            hold.__exit__(None, None, None)
+
+    async def test_one_that_is_taken_while_it_is_being_given_back(self, home: Home) -> None:
+        """Two flights of one key after each other: the end of the first must not cost the second its claim."""
+        async with home.claims() as claims:
+            for _ in range(20):
+                with claims.on(DIGEST) as hold:
+                    assert await hold.take()
+                    assert (await home.holder()) is not None
+            with claims.on(DIGEST) as first, claims.on(DIGEST) as second:
+                assert await first.take()
+                assert await second.take()
+                first.__exit__(None, None, None)
+                with claims.on(some_key(1).digest) as other:
+                    assert await other.take()
+                await until(lambda: home.store.calls[-1] == ("release", _released(claims, some_key(1).digest)))
+                assert (await home.holder()) is not None
+        assert await home.holder() is None
+
+    async def test_cancelled_anywhere_nothing_is_left(self, home: Home) -> None:
+        async with home.claims() as claims:
+
+            def scenario() -> Coroutine[None, None, None]:
+                async def take_twice() -> None:
+                    for _ in range(2):
+                        with claims.on(DIGEST) as hold:
+                            assert await hold.take()
+                            await asyncio.sleep(0)
+
+                return take_twice()
+
+            async def check(cancelled: bool) -> None:
+                async def is_free() -> bool:
+                    return await home.holder() is None
+
+                await until(is_free)
+                assert not claims._held
+
+            assert await cancel_at_every_suspension(scenario, check) >= 2
+
+
+def _released(claims: Claims, digest: str) -> Claim:
+    return Claim(digest=digest, owner=claims.owner)
+
+
+class TestKeepingItAlive:
+    async def test_one_task_renews_everything_that_is_held(self, home: Home) -> None:
+        async with home.claims() as claims:
+            holds = [claims.on(some_key(n).digest) for n in range(5)]
+            for hold in holds:
+                assert await hold.take()
+            for _ in range(3):
+                home.clock.now_s += EXPIRY_S * 0.9
+                home.store.calls.clear()
+                await until(lambda: {claim.digest for call, claim in home.store.calls if call == "renew"} >= DIGESTS)
+            assert all(holder is not None for holder in await home.ghosts.holders(sorted(DIGESTS)))
+            assert len(claims._tasks._tasks) == 1  # type: ignore[attr-defined]
+            for hold in holds:
+                hold.__exit__(None, None, None)
+            await until(lambda: not claims._tasks._tasks)  # type: ignore[attr-defined]
+
+    async def test_a_claim_that_another_took_over_is_lost_and_left_alone(
+        self, home: Home, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        async with home.claims() as claims:
+            with claims.on(DIGEST) as hold:
+                assert await hold.take()
+                home.clock.lapse()
+                ghost = await home.ghost()
+                await until(lambda: claims.counts.lost == 1)
+                assert not hold.in_force
+                hold.about_to_launch("x", wait=True)
+        assert await home.holder() == ghost
+        assert home.store.count("release") == 0
+        assert "taken it over" in caplog.text
+
+    async def test_a_claim_that_nobody_took_over_is_had_again(self, home: Home) -> None:
+        """The machine slept: the claim has lapsed, but nobody has died."""
+        async with home.claims() as claims:
+            with claims.on(DIGEST) as hold:
+                assert await hold.take()
+                home.clock.lapse()
+                await until(lambda: home.store.count("claim") == 2)
+                assert await home.holder() == Claim(digest=DIGEST, owner=claims.owner)
+                assert hold.in_force
+        assert claims.counts.lost == 0
+        assert await home.holder() is None
+
+
+class TestWritingDown:
+    async def test_it_is_in_the_store_before_the_launch(self, home: Home) -> None:
+        async with home.claims() as claims:
+            with claims.on(DIGEST) as hold:
+                assert await hold.take()
+                for name in ("x", "y"):
+                    await asyncio.to_thread(hold.about_to_launch, name, wait=True)
+                    holder = await home.holder()
+                    assert holder is not None
+                    assert holder.trying == name
+                home.store.calls.clear()
+                await until(lambda: home.store.count("renew") >= 1)
+                assert home.store.calls[0][1].trying == "y", "a sign of life keeps what was written"
+
+    async def test_who_need_not_wait_does_not(self, home: Home) -> None:
+        async with home.claims() as claims:
+            with claims.on(DIGEST) as hold:
+                assert await hold.take()
+                hold.about_to_launch("x", wait=False)  # in the loop's own thread: to wait would be to wait for ever
+                await until(lambda: home.store.count("renew") >= 1)
+                holder = await home.holder()
+                assert holder is not None
+                assert holder.trying == "x"
+
+    async def test_a_store_that_does_not_answer_holds_up_one_launch_only(self, home: Home) -> None:
+        stuck, entered = asyncio.Event(), asyncio.Event()
+
+        class Stuck(Watched):
+            async def renew(self, claim: Claim, **how: Any) -> bool:
+                entered.set()
+                await stuck.wait()
+                return True
+
+        async with home.claims(Stuck(beside=home.ghosts, clock=home.clock), expiry_s=1000.0) as claims:
+            with claims.on(DIGEST) as hold:
+                assert await hold.take()
+                began = monotonic()
+                await asyncio.to_thread(hold.about_to_launch, "x", wait=True)
+                assert entered.is_set()
+                assert monotonic() - began >= WRITE_S
+                assert not hold._patient
+                hold.about_to_launch("y", wait=True)  # would never return if it waited for the loop
+                stuck.set()
+
+    async def test_nothing_is_written_after_the_end(self, home: Home) -> None:
+        async with home.claims() as claims:
+            with claims.on(DIGEST) as hold:
+                assert await hold.take()
+            hold.about_to_launch("x", wait=True)
+            await until(lambda: home.store.count("release") == 1)
+            assert home.store.count("renew") == 0
+
+    async def test_whoever_waits_when_it_ends_is_let_go(self, home: Home) -> None:
+        async with home.claims() as claims:
+            with claims.on(DIGEST) as hold:
+                assert await hold.take()
+                written = threading.Event()
+                assert hold.note("x", written)
+            assert written.is_set()
+            assert not hold.note("y", written := threading.Event())
+            assert written.is_set()
+
+
+class TestTakingOver:
+    async def test_who_takes_over_sees_what_was_tried(self, home: Home) -> None:
+        await home.ghost(trying="x")
+        home.clock.lapse()
+        async with home.claims() as claims:
+            with claims.on(DIGEST) as hold:
+                assert await hold.take()
+                assert (hold.lapses, hold.suspect) == (1, "x")
+                assert hold.verdict() == {}
+                assert not hold.is_hopeless
+                home.store.calls.clear()
+                await until(lambda: home.store.count("renew") >= 1)
+                holder = await home.holder()
+                assert holder is not None
+                assert holder.trying == "", "who dies before it launches anything accuses nobody"
+        assert claims.counts.taken_over == 1
+
+    async def test_the_second_lapse_is_a_verdict(self, home: Home) -> None:
+        for name in ("one", "two"):
+            await home.ghost(name, trying="x")
+            home.clock.lapse()
+        async with home.claims() as claims:
+            with claims.on(DIGEST) as hold:
+                assert await hold.take()
+                ((algorithm, failure),) = hold.verdict().items()
+                assert algorithm == "x"
+                assert failure.kind == "crashed"
+                assert dict(failure.circumstances) == {"processes": "2"}
+                assert not hold.is_hopeless
+
+    async def test_a_second_lapse_of_nothing_in_particular_is_none(self, home: Home) -> None:
+        for name in ("one", "two"):
+            await home.ghost(name)
+            home.clock.lapse()
+        async with home.claims() as claims:
+            with claims.on(DIGEST) as hold:
+                assert await hold.take()
+                assert hold.lapses == 2
+                assert hold.verdict() == {}
+
+    async def test_the_third_lapse_is_the_end_for_everybody(self, home: Home) -> None:
+        for name in ("one", "two", "three"):
+            await home.ghost(name, trying="x")
+            home.clock.lapse()
+        async with home.claims() as claims, home.claims(MemoryStore(beside=home.ghosts, clock=home.clock)) as others:
+            with claims.on(DIGEST) as hold, others.on(DIGEST) as theirs:
+                assert await hold.take()
+                assert hold.is_hopeless
+                hold.leave()
+                assert not await theirs.take()
+                assert theirs.is_hopeless, "nothing to wait for"
+        holder = await home.holder()
+        assert holder is not None
+        assert holder.lapses == 3, "left to lapse, so that who comes next sees it too"
+
+
+class TestWaiting:
+    async def waiting(self, home: Home, claims: Claims, n: int = 0, known: Record | None = None) -> asyncio.Task[Any]:
+        holder = await home.ghost(digest=some_key(n).digest)
+        task = asyncio.create_task(claims.wait(some_key(n), holder, known))
+        await until(lambda: some_key(n).digest in claims._feed._waits)
+        return task
+
+    async def test_for_a_record(self, home: Home) -> None:
+        async with home.claims(expiry_s=1000.0) as claims:
+            task = await self.waiting(home, claims)
+            await home.ghosts.commit(some_record(), after=0)
+            assert await task == some_record()
+            assert claims.counts.waited == 1
+            assert not claims._feed._waits
+
+    async def test_for_a_newer_record_than_what_is_known(self, home: Home) -> None:
+        await home.ghosts.commit(some_record(), after=0)
+        async with home.claims(expiry_s=1000.0) as claims:
+            task = await self.waiting(home, claims, known=some_record())
+            home.store.calls.clear()
+            await until(lambda: home.store.count("get_many") >= 1)
+            assert not task.done()
+            await home.ghosts.commit(some_record(searches=2), after=1)
+            assert await task == some_record(searches=2)
+
+    async def test_for_a_repaired_record(self, home: Home) -> None:
+        await home.ghosts.commit(some_record(searches=2), after=0)
+        async with home.claims(expiry_s=1000.0) as claims:
+            task = await self.waiting(home, claims, known=some_record(searches=2))
+            await home.ghosts.commit(some_record(generation=1), after=0)
+            assert await task == some_record(generation=1)
+
+    async def test_for_a_claim_that_is_given_back(self, home: Home) -> None:
+        async with home.claims(expiry_s=1000.0) as claims:
+            task = await self.waiting(home, claims)
+            await home.ghosts.release(Claim(digest=DIGEST, owner="ghost"))
+            assert await task == "free"
+
+    async def test_for_a_claim_that_lapses(self, home: Home) -> None:
+        """Nobody writes anything, so nothing has changed; it is noticed all the same."""
+        async with home.claims() as claims:
+            task = await self.waiting(home, claims)
+            home.clock.lapse()
+            assert await task == "free"
+
+    async def test_for_whoever_takes_over(self, home: Home) -> None:
+        async with home.claims(expiry_s=1000.0) as claims:
+            task = await self.waiting(home, claims)
+            home.clock.lapse()
+            await home.ghost("another")
+            assert await task == "free", "to be asked again, for it may be hopeless now"
+
+    async def test_not_for_ever(self, home: Home, caplog: pytest.LogCaptureFixture) -> None:
+        async with home.claims(patience_s=0.0) as claims:
+            assert await (await self.waiting(home, claims)) == "stuck"
+        assert "no progress" in caplog.text
+
+    async def test_progress_is_what_changes_in_the_claim(self, home: Home) -> None:
+        async with home.claims(patience_s=PATIENCE_S, expiry_s=0.1) as claims:
+            task = await self.waiting(home, claims)
+            wait = claims._feed._waits[DIGEST]
+            wait.since -= 2 * PATIENCE_S
+            await home.ghosts.renew(Claim(digest=DIGEST, owner="ghost", trying="y"), expiry_s=EXPIRY_S)
+            await until(lambda: wait.holder.trying == "y")
+            assert not task.done()
+            wait.since -= 2 * PATIENCE_S
+            assert await task == "stuck"
+
+    async def test_without_a_store_nobody_waits(self, home: Home) -> None:
+        async with home.claims() as claims:
+            task = await self.waiting(home, claims)
+            await claims._tiers.aclose()
+            assert await task == "stuck"
+
+    async def test_one_feed_for_all_and_none_for_nobody(self, home: Home) -> None:
+        async with home.claims(expiry_s=1000.0) as claims:
+            tasks = [await self.waiting(home, claims, n) for n in range(50)]
+            await until(lambda: any(len(keys) == 50 for call, keys in home.store.calls if call == "get_many"))
+            home.store.calls.clear()
+            await until(lambda: home.store.count("changes") >= 3)
+            assert home.store.count("get_many") == home.store.count("holders") == 0, "nothing has changed"
+            for n in range(50):
+                await home.ghosts.commit(some_record(n), after=0)
+            assert await asyncio.gather(*tasks) == [some_record(n) for n in range(50)]
+            assert home.store.count("get_many") <= 2
+            assert len(claims._tasks._tasks) <= 1  # type: ignore[attr-defined]
+            await until(lambda: not claims._tasks._tasks)  # type: ignore[attr-defined]
+
+    async def test_cancelled_anywhere_nothing_is_left(self, home: Home) -> None:
+        async with home.claims() as claims:
+            holder = await home.ghost()
+
+            def scenario() -> Coroutine[None, None, None]:
+                async def wait() -> None:
+                    asyncio.get_running_loop().call_soon(home.clock.lapse)
+                    assert await claims.wait(some_key(), holder, None) == "free"
+
+                return wait()
+
+            async def check(cancelled: bool) -> None:
+                assert not claims._feed._waits
+
+            assert await cancel_at_every_suspension(scenario, check) >= 1
+
+    async def test_what_is_free_and_taken_by_turns_is_asked_for_less_and_less_often(self, home: Home) -> None:
+        async with home.claims(expiry_s=0.1) as claims:
+            began = monotonic()
+            for refusals in (1, 2, 3, 4):
+                assert await claims.wait(some_key(), Claim(digest=DIGEST, owner="x"), None, refusals=refusals) == "free"
+            assert monotonic() - began >= 0.02 * (2 + 4 + 8)
+            assert claims.counts.waited == 1
+
+
+class TestTrouble:
+    @pytest.mark.parametrize("call", ["claim", "renew", "release"])
+    async def test_a_store_that_breaks(self, home: Home, call: str, caplog: pytest.LogCaptureFixture) -> None:
+        def breaks(name: str) -> None:
+            if name == call:
+                raise ZeroDivisionError("a bug in the store")
+
+        home.store.before = breaks
+        async with home.claims() as claims:
+            for n in range(2):
+                with claims.on(some_key(n).digest) as hold:
+                    assert await hold.take()
+                    await asyncio.to_thread(hold.about_to_launch, "x", wait=True)
+            await until(lambda: not claims._leaving)
+        assert len(caplog.records) == 1
+        assert "a bug in the store" in caplog.text
+
+    @pytest.mark.parametrize("lie", [None, Claim(digest="another", owner="x"), "x", Claim(digest=DIGEST, owner=5)])  # type: ignore[arg-type]
+    async def test_a_store_that_answers_nonsense(self, home: Home, lie: Any, caplog: pytest.LogCaptureFixture) -> None:
+        class Liar(Watched):
+            async def claim(self, digest: str, owner: str, **how: Any) -> Any:
+                return lie
+
+        with caplog.at_level(logging.CRITICAL):
+            async with home.claims(Liar(beside=home.ghosts, clock=home.clock)) as claims:
+                with claims.on(DIGEST) as hold:
+                    assert await hold.take()
+                    assert not hold.in_force
+
+    async def test_a_store_that_says_everything_is_lost(self, home: Home) -> None:
+        class Liar(Watched):
+            async def renew(self, claim: Claim, **how: Any) -> bool:
+                return False
+
+        async with home.claims(Liar(beside=home.ghosts, clock=home.clock)) as claims:
+            with claims.on(DIGEST) as hold:
+                assert await hold.take()
+                await asyncio.to_thread(hold.about_to_launch, "x", wait=True)
+        assert await home.holder() is None
+
+    @pytest.mark.parametrize("what", ["changes", "holders", "get_many"])
+    async def test_a_store_that_breaks_while_it_is_watched(
+        self, home: Home, what: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        def breaks(name: str) -> None:
+            if name == what:
+                raise ZeroDivisionError("a bug in the store")
+
+        home.store.before = breaks
+        holder = await home.ghost()
+        with caplog.at_level(logging.CRITICAL):
+            async with home.claims() as claims:
+                task = asyncio.create_task(claims.wait(some_key(), holder, None))
+                await until(lambda: home.store.count("get_many") >= 2)
+                home.clock.lapse()
+                assert await task == "free"
+
+    @pytest.mark.parametrize("lie", [[], ["x"], None, [None, None]])
+    async def test_a_store_that_answers_nonsense_while_it_is_watched(
+        self, home: Home, lie: Any, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        class Liar(Watched):
+            async def holders(self, digests: Any) -> Any:
+                return lie
+
+        holder = await home.ghost()
+        with caplog.at_level(logging.CRITICAL):
+            async with home.claims(Liar(beside=home.ghosts, clock=home.clock)) as claims:
+                assert await claims.wait(some_key(), holder, None) == "free"
+
+
+def test_an_owners_name_is_harmless() -> None:
+    assert shown("host:123:abcdef") == "host:123"
+    assert shown("\x1b[31m:1:a") == "\\x1b[31m:1"
+    assert shown("") == ""
+    assert shown("x") == "x"
+    assert len(shown("x" * 10_000 + ":1:a")) <= 80
