@@ -83,6 +83,8 @@ class Tiers:
             return [Miss("unreadable" if self.trouble else "absent", reason)] * len(keys)
         try:
             answers = await store.get_many(keys)
+            if len(answers) != len(keys):
+                raise AssertionError(f"{len(keys)} keys were asked, and this is {answers!r}")
         except Exception as error:  # the contract forbids it; even so it must not cost a search
             logger.exception("reading %s broke", store.location)
             return [Miss("unreadable", f"{type(error).__name__}: {error}")] * len(keys)
@@ -100,7 +102,10 @@ class Tiers:
         store = self.store
         if store is not None and storable:
             try:
-                record = (await store.commit(record, after=record.revision - 1)).record
+                kept = (await store.commit(record, after=record.revision - 1)).record
+                if kept.key != record.key:
+                    raise AssertionError(f"a record of {record.key!r} was committed, and this is of {kept.key!r}")
+                record = kept
             except Exception:  # as in `read`
                 logger.exception("writing to %s broke", store.location)
         self.remember(record)
