@@ -204,16 +204,16 @@ class Claims:
                     with anyio.move_on_after(due - monotonic()):
                         await self._woken.wait()
                 self._woken.clear()
-                for digest, gone in tuple(self._leaving.items()):
-                    await self._release(digest)
-                    self._leaving.pop(digest, None)
-                    gone.set()
-                # Who is due soon is renewed with those who are due.
+                # Who is due soon is renewed with those who are due. A launch may wait for it, so this comes first.
                 soon = monotonic() + self._expiry_s / BEATS / 2
                 is_due = monotonic() >= due
                 for hold in tuple(self._held.values()):
                     if hold.unwritten or (is_due and hold.beat_at <= soon):
                         await self._renew(hold)
+                for digest, gone in tuple(self._leaving.items()):
+                    await self._release(digest)
+                    self._leaving.pop(digest, None)
+                    gone.set()
         finally:
             self._keeping_house = False
 

@@ -146,7 +146,10 @@ class Tiers:
         store = self.store
         if store is not None and storable:
             try:
-                record = (await store.commit(record, after=record.revision - 1)).record
+                kept = (await store.commit(record, after=record.revision - 1)).record
+                if kept.key != record.key:
+                    raise AssertionError(f"a record of {record.key!r} was committed, and this is of {kept.key!r}")
+                record = kept
             except Exception:  # as in `read`
                 logger.exception("writing to %s broke", store.location)
         self.remember(record)

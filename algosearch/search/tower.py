@@ -75,6 +75,8 @@ class Tower:
         self._keys: dict[tuple[Pool, Op], tuple[Key, Op]] = {}
         self._searched: set[str] = set()
         """Digests of the keys that this engine has searched. Too few cost a second search of what is hopeless."""
+        self._given_up: set[str] = set()
+        """Of those that nobody searches any more, so that each is complained of once."""
 
     def __repr__(self) -> str:
         return f"<Tower {len(self._flights)} flights>"
@@ -107,6 +109,7 @@ class Tower:
         flight = self._flight_of(pool, inquiry)
         if flight is not None and flight.leave(inquiry):
             self._end(flight, "dropped")
+        """Ask for the candidates of its key at once, out of turn; if it is not aboard a flight, once it is."""
 
     def list_now(self, pool: Pool, inquiry: Inquiry) -> None:
         """Ask for the candidates of its key at once, out of turn; as soon as it is aboard a flight, if it is not yet."""
@@ -293,11 +296,13 @@ class Tower:
     async def _give_up(self, flight: Flight, worker: Worker, hold: Hold) -> None:
         """Too many processes died of it: no search, the library's first candidate for everybody."""
         hold.leave()
-        logger.warning(
-            "%d processes died in a row while they searched %s; it is answered by the library's first candidate, and "
-            "not searched again for a day",
-            max(hold.lapses, hold.holder.lapses if hold.holder else 0), flight.op.describe(),
-        )  # fmt: skip
+        if flight.key.digest not in self._given_up:
+            self._given_up.add(flight.key.digest)
+            logger.warning(
+                "one process after the other died while it searched %s: it is answered by the library's first "
+                "candidate, and not searched until a day later",
+                flight.op.describe(),
+            )
         flight.move("listing")
         await self._ask_for_candidates(flight, worker)
         suspects = {hold.suspect, hold.holder.trying if hold.holder else ""}
@@ -314,7 +319,7 @@ class Tower:
         record = _extended(flight, found, mode)
         for _ in range(_MOST_COMMITS):
             kept = await self._tiers.commit(record, storable=flight.storable)
-            if kept is record:
+            if kept is record or kept == record:
                 break
             flight.learned(kept, "store")
             if flight.wanted() is None:

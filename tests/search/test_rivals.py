@@ -28,13 +28,14 @@ from algosearch.backends.simulated import (
 from algosearch.devices.worker import Worker
 from algosearch.errors import NoAlgorithm, NotCached, SearchFailed
 from algosearch.ops import ConvOp
-from algosearch.records import Key, Record, Trials
+from algosearch.records import Key, Record, Trials, wire
 from algosearch.search import FlightStatus, Searcher
 from algosearch.search.claims import Hold
-from algosearch.stores import Claim, MemoryStore
+from algosearch.stores import Claim, Committed, MemoryStore
 from tests.search.gated import GatedBackend
 from tests.search.helpers import FAST, SLOW, SMALL, some_op, some_ops, three_candidates
 from tests.search.rivals import EXPIRY_S, Clock, Watched, rival
+from tests.stores.nouns import some_record
 
 
 class Home:
@@ -275,7 +276,7 @@ class TestDeaths:
         holder = await home.holder(home.key())
         assert holder is not None
         assert holder.lapses >= 3
-        assert "died in a row" in caplog.text
+        assert caplog.text.count("one process after the other died") == 2, "once for each engine"
 
     async def test_who_waits_when_it_becomes_hopeless_does_not_go_on_waiting(self, home: Home) -> None:
         await home.deaths(home.key(), of=["", ""])
@@ -471,6 +472,46 @@ class TestLies:
         async with rival(store, home.backend()) as searcher:
             assert (await searcher.select(some_op())).algorithm == FAST
             assert searcher.statistics().engine.claims_waited == 1
+
+    async def test_what_was_committed_comes_back_as_a_copy(self, home: Home) -> None:
+        class Copying(Watched):
+            async def commit(self, record: Record, **how: Any) -> Committed:
+                committed: Committed = await super().commit(record, **how)
+                return replace(committed, record=wire.decode(wire.encode(committed.record), key=record.key))
+
+        store = Copying(beside=home.memory, clock=home.clock)
+        async with rival(store, home.backend()) as searcher:
+            request = searcher.request(some_op())
+            assert (await request.choice()).algorithm == FAST
+            assert request.source == "search"
+        assert store.count("commit") == 1
+
+    @pytest.mark.parametrize("what", ["another key's record", "another record each time"])
+    async def test_a_commit_that_keeps_something_else(
+        self, home: Home, what: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        class Liar(Watched):
+            async def commit(self, record: Record, **how: Any) -> Committed:
+                self._note("commit", record)
+                if what == "another key's record":
+                    return Committed(some_record(), won=False)
+                search = replace(record.searches[0], trials=(), complete=False)
+                return Committed(replace(record, searches=(search,) * self.count("commit")), won=False)
+
+        store = Liar(beside=home.memory, clock=home.clock)
+        with caplog.at_level(logging.CRITICAL):
+            async with rival(store, home.backend()) as searcher:
+                assert (await searcher.select(some_op())).algorithm == FAST
+
+    async def test_too_few_answers(self, home: Home, caplog: pytest.LogCaptureFixture) -> None:
+        class Liar(Watched):
+            async def get_many(self, keys: Sequence[Key]) -> list[Any]:
+                return []
+
+        store = Liar(beside=home.memory, clock=home.clock)
+        with caplog.at_level(logging.CRITICAL):
+            async with rival(store, home.backend()) as searcher:
+                assert (await searcher.select(some_op())).algorithm == FAST
 
 
 async def test_a_candidate_is_in_the_claim_before_it_is_launched(home: Home) -> None:
