@@ -143,7 +143,7 @@ class Worker:
             if session is not None:
                 try:
                     session.close()
-                except Exception:
+                except BaseException:  # whatever it raises, `aclose` is to hear that it is over
                     logger.exception("closing %s failed", self.device.name)
             closed.set()
 
@@ -220,7 +220,7 @@ class _Trip:
         plans, self._plans = tuple(self._plans.values()), {}
         try:
             self._session.destroy(plans)
-        except Exception:
+        except BaseException:  # nobody waits for this who could be told
             logger.exception("destroying plans failed")
 
     def _check_wanted(self) -> None:

@@ -82,8 +82,10 @@ class StoreStatistics(msgspec.Struct, frozen=True, kw_only=True):
 class Store(Protocol):
     """A home of records. `open` it on the loop that will use it; whoever opens it closes it."""
 
-    location: str
-    """As the user would write it: `memory:`, a path. Where the store chooses by itself, known after `open`."""
+    @property
+    def location(self) -> str:
+        """As the user would write it: `memory:`, a path. Where the store chooses by itself, known after `open`."""
+        ...
 
     async def open(self) -> None:
         """Get ready. Harmless if it is open.
