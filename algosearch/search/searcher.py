@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Iterable
+from types import NoneType
+from typing import Final
 
 import msgspec
 
@@ -23,6 +25,9 @@ from algosearch.search.milestone import refuse_in_loop, wait_for_all
 from algosearch.search.request import Request
 from algosearch.search.statistics import ChoicesDigest, FlightStatus, Statistics
 from algosearch.settings import Mode, mode_of
+
+_POLICY: Final = (Policy, NoneType)
+_WORD: Final = (str, NoneType)
 
 
 class Searcher:
@@ -78,8 +83,10 @@ class Searcher:
         try:
             if policy is None and device is None and mode is None:
                 choice = self._own[op]
-            else:
+            elif type(policy) in _POLICY and type(device) in _WORD and type(mode) in _WORD:
                 choice = self._answers.table[mode][device][policy][op]
+            else:
+                raise KeyError  # whatever it may be equal to
         except Exception:  # not there; or a stranger's object, of which the checks will say what is wrong with it
             place = self._place(mode, device, policy)
             return await self._desk.ask(checked_op(op), place, deadline_s=deadline_s)

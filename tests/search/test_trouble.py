@@ -5,10 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import os
-import subprocess
-import sys
-import textwrap
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,6 +21,7 @@ from algosearch.stores import MemoryStore
 from algosearch.stores.base import Committed, Miss
 from tests.search.gated import GatedBackend
 from tests.search.helpers import FAST, scripted, some_op, some_ops
+from tests.search.processes import run_python
 
 
 class _Once:
@@ -178,17 +175,6 @@ async def test_a_second_searcher_finds_what_the_first_one_stored() -> None:
             assert request.source == ("search" if len(choices) == 1 else "store")
     assert choices[0] == choices[1]
     assert searches(trace) == 1
-
-
-def run_python(code: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-W", "error", "-c", textwrap.dedent(code)],
-        env={**os.environ, "ALGOSEARCH_STORE": "memory:", **environ},
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
 
 
 def test_the_interpreter_exits_in_time_with_a_hung_call_and_an_open_searcher() -> None:
