@@ -46,13 +46,16 @@ class Engine:
         lineup: the devices to serve.
         home: makes the store, anew in each process that this engine comes to live in.
 
-    Fork: in the child it is as new, asleep until something is submitted: nothing that it owned in the parent is used.
+    Fork: in the child it is as new but for the records that it remembers, and asleep until something is submitted.
+    Nothing else that it owned in the parent is used.
     """
 
     def __init__(self, lineup: Lineup, home: Callable[[], Store]) -> None:
         self._lineup = lineup
         self._home = home
         self._stopping = False
+        self._store = ContainedStore(home())
+        self._tiers = Tiers(self._store)
         self._reset()
         renew_in_children(self)
 
@@ -61,8 +64,6 @@ class Engine:
         """The store is open (or given up) and there is somebody to ask."""
         self.ended: Milestone[None] = Milestone()
         """Everything is closed."""
-        self._store = ContainedStore(self._home())
-        self._tiers = Tiers(self._store)
         self._pools: dict[str, Pool] = {}
         """By device name; devices of one kind share one."""
         self._tower: Tower | None = None
@@ -80,6 +81,8 @@ class Engine:
     def renew_after_fork(self) -> None:
         """As `Renewable`."""
         over = self._stopping or self.ended.happened
+        self._store = ContainedStore(self._home())
+        self._tiers = self._tiers.renewed(self._store)
         self._reset()
         self._asleep = not over
         if over:
@@ -139,14 +142,14 @@ class Engine:
         """A snapshot."""
         counts = Counts() if self._tower is None else self._tower.counts
         store = self._tiers.store
-        environments = {pool.kind: pool.known_environment for pool in self._all_pools()}
+        environments = [pool.known_environment for pool in self._all_pools()]
         return EngineStatistics(
             store=None if store is None else store.location,
             store_trouble=self._tiers.trouble,
             not_kept=self._store.not_kept,
             incomplete={
-                kind: environment.incomplete
-                for kind, environment in environments.items()
+                f"{environment.backend} on {environment.device}": environment.incomplete
+                for environment in environments
                 if environment is not None and environment.incomplete is not None
             },
             store_hits=counts.store_hits,

@@ -46,9 +46,18 @@ class Opening:
         return hired.searcher.closed or hired.engine.ended.happened
 
     def begin(self) -> None:
-        """Start the thread."""
+        """Start the thread.
+
+        Raises:
+            DeviceUnavailable: there can be no more threads.
+        """
+        try:
+            thread = PinnedThread("algosearch-open")
+        except RuntimeError as error:
+            raise DeviceUnavailable(
+                "this process", str(error), "raise its limits, or end some of its threads"
+            ) from error
         UNDER_WAY.add(self)
-        thread = PinnedThread("algosearch-open")
         thread.post(self._hire)
         thread.stop()
 

@@ -16,8 +16,8 @@ class EngineStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """Records that the store could not keep (it is full, read-only, broken): they answer until their engine ends, and
     are searched again by the next process. `Committed.kept` of the store's contract."""
     incomplete: dict[str, str]
-    """Kinds of device, of those opened so far, whose environment is incomplete, with the reason: a part of the library
-    is missing, say. They are answered for, and nothing that they find is stored."""
+    """`backend on kind of device`, of those opened so far, for each whose environment is incomplete, with the reason: a
+    part of the library is missing, say. They are answered for, and nothing that they find is stored."""
     store_hits: int
     """Keys whose record was read from the store."""
     store_misses: dict[str, int]

@@ -2,6 +2,9 @@
 
 What a later tier knows is written to the earlier ones. A store is best effort: whatever it cannot do costs the cached
 answers, never the search.
+
+Invariant: the generation of a record that was first seen here stays, for as long as the record is in memory: somebody
+has answers from it, and the next ones must fit to them. What a repair has put into the store is for who opens after.
 """
 
 from __future__ import annotations
@@ -31,6 +34,12 @@ class Tiers:
         self._memory_records = memory_records
         self.trouble: str | None = None
         """Why the store is not used, or None."""
+
+    def renewed(self, store: Store) -> Tiers:
+        """For a child of a fork: with a store that is its own, and what its parent had seen."""
+        tiers = Tiers(store, memory_records=self._memory_records)
+        tiers._memory = self._memory
+        return tiers
 
     async def open(self) -> None:
         """Open the store; if that cannot be, say so once and go on without it."""
@@ -68,12 +77,16 @@ class Tiers:
             self._memory.move_to_end(digest)
         return record
 
-    def remember(self, record: Record) -> None:
-        """Keep a record in memory."""
+    def remember(self, record: Record) -> Record:
+        """Keep a record in memory, unless a newer one or another generation is there: the one to go on with."""
+        seen = self._memory.get(record.key.digest)
+        if seen is not None and (seen.generation != record.generation or seen.revision > record.revision):
+            return seen
         self._memory[record.key.digest] = record
         self._memory.move_to_end(record.key.digest)
         while len(self._memory) > self._memory_records:
             self._memory.popitem(last=False)
+        return record
 
     async def read(self, keys: Sequence[Key]) -> list[Record | Miss]:
         """One answer a key from the store, in one trip; what is found is remembered."""
@@ -86,10 +99,7 @@ class Tiers:
         except Exception as error:  # the contract forbids it; even so it must not cost a search
             logger.exception("reading %s broke", store.location)
             return [Miss("unreadable", f"{type(error).__name__}: {error}")] * len(keys)
-        for answer in answers:
-            if isinstance(answer, Record):
-                self.remember(answer)
-        return answers
+        return [self.remember(answer) if isinstance(answer, Record) else answer for answer in answers]
 
     async def commit(self, record: Record, *, storable: bool) -> Record:
         """Keep a record that was found after the one in the tiers; the record to go on with is returned.
@@ -100,8 +110,9 @@ class Tiers:
         store = self.store
         if store is not None and storable:
             try:
-                record = (await store.commit(record, after=record.revision - 1)).record
+                winner = (await store.commit(record, after=record.revision - 1)).record
+                if winner.generation == record.generation or record.revision == 1:  # else it goes on from what was seen
+                    record = winner
             except Exception:  # as in `read`
                 logger.exception("writing to %s broke", store.location)
-        self.remember(record)
-        return record
+        return self.remember(record)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from algosearch import forks, open_searcher, select_algo
+from algosearch import Policy, forks, open_searcher, select_algo
 from algosearch.backends import Device
 from algosearch.backends.simulated import SimulatedBackend, TraceEvent, searches
 from algosearch.devices import lane
@@ -24,7 +24,7 @@ from algosearch.stores import DirectoryStore, MemoryStore
 from algosearch.stores import directory as directories
 from tests.forking import in_child
 from tests.search.gated import Gate, GatedBackend
-from tests.search.helpers import FAST, scripted, some_op, some_ops
+from tests.search.helpers import FAST, SMALL, scripted, some_op, some_ops
 from tests.search.processes import run_python
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
@@ -47,6 +47,18 @@ async def test_select_algo_in_a_child() -> None:
         assert in_child(lambda: blocking(searcher, 1)) == FAST
         assert (await select_algo(some_op(1))).algorithm == FAST
         assert searcher.statistics().engine.searched == 2
+
+
+async def test_what_the_parent_saw_the_child_has_seen() -> None:
+    async with open_searcher(store="memory:", backends=[scripted(some_op())]) as searcher:
+        await searcher.select(some_op())
+
+        def ask() -> str:
+            choice = searcher.select_blocking(some_op(), Policy(deterministic=True), timeout_s=15)
+            engine = searcher.statistics().engine
+            return f"{choice.algorithm} {engine.memory_hits} {engine.searched}"
+
+        assert in_child(ask) == f"{SMALL} 1 0"
 
 
 async def test_the_child_of_a_child() -> None:

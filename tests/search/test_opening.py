@@ -160,3 +160,14 @@ def test_an_environment_that_cannot_be_understood(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("ALGOSEARCH_MODE", "fast")
     with pytest.raises(InvalidSetting, match="ALGOSEARCH_MODE"):
         open_searcher()
+
+
+def test_a_process_that_can_have_no_more_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    opening = open_searcher(store="memory:")
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(DeviceUnavailable, match="can't start new thread"):
+            opening.__enter__()

@@ -19,31 +19,22 @@ from algosearch.errors import DeviceUnavailable, InvalidPolicy, NoAlgorithm, Sea
 from algosearch.records import Key, Record
 from algosearch.stores import MemoryStore
 from algosearch.stores.base import Committed, Miss
-from tests.search.gated import GatedBackend
+from tests.search.gated import GatedBackend, RaisesOnce
 from tests.search.helpers import FAST, scripted, some_op, some_ops
 from tests.search.processes import run_python
-
-
-class _Once:
-    """Raises at the first of these calls, then never again."""
-
-    def __init__(self, call: str) -> None:
-        self.call: str | None = call
-
-    def __call__(self, call: str, subject: object) -> None:
-        if call == self.call:
-            self.call = None
-            raise ZeroDivisionError("a bug in the backend")
 
 
 @pytest.mark.parametrize("call", ["enumerate", "build", "load", "launch", "time", "check"])
 async def test_a_backend_that_breaks_its_contract(call: str) -> None:
     backend = GatedBackend(scripted(some_op()))
-    backend.before = _Once(call)
+    backend.before = raising = RaisesOnce(call, ZeroDivisionError("a bug in the backend"))
     heard: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: heard.append(context))
     async with open_searcher(store="memory:", backends=[backend]) as searcher:
-        failures = await asyncio.gather(*(searcher.select(some_op()) for _ in range(5)), return_exceptions=True)
+        asking = [asyncio.create_task(searcher.select(some_op())) for _ in range(5)]
+        await asyncio.sleep(0)
+        raising.may.set()
+        failures = await asyncio.gather(*asking, return_exceptions=True)
         assert [type(failure) for failure in failures] == [SearchFailed] * 5
         assert len({id(failure) for failure in failures}) == 5
         assert all(isinstance(failure.__cause__, ZeroDivisionError) for failure in failures)  # type: ignore[union-attr]
@@ -57,7 +48,8 @@ async def test_a_backend_that_breaks_its_contract(call: str) -> None:
 async def test_a_failure_that_nobody_waits_for_is_silent() -> None:
     """C07: errors are not cached, and never reported as unretrieved."""
     backend = GatedBackend(scripted(some_op()))
-    backend.before = _Once("launch")
+    backend.before = raising = RaisesOnce("launch", ZeroDivisionError("a bug in the backend"))
+    raising.may.set()
     heard: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: heard.append(context))
     async with open_searcher(store="memory:", backends=[backend]) as searcher:
@@ -127,6 +119,9 @@ async def test_what_an_incomplete_environment_finds_is_not_stored() -> None:
     async with open_searcher(store=store, backends=[backend]) as searcher:
         await searcher.select(some_op())
         assert (await searcher.select(some_op(), mode="cached")).precision == "final"
+        engine = searcher.statistics().engine
+        assert engine.incomplete == {f"simulated on {DeviceScript().kind}": "a part is missing"}
+        assert engine.not_kept == 0
     await store.open()
     assert [digest async for digest, _ in store.scan()] == []
     await store.aclose()
@@ -183,7 +178,7 @@ def test_the_interpreter_exits_in_time_with_a_hung_call_and_an_open_searcher() -
         import asyncio, threading, time
         from algosearch import ConvOp, open_searcher
         from algosearch.backends.simulated import SimulatedBackend
-        from tests.search.gated import GatedBackend
+        from tests.search.gated import GatedBackend, RaisesOnce
 
         backend = GatedBackend(SimulatedBackend())
         backend.gates["launch"].close()
