@@ -47,7 +47,7 @@ asyncio.run(main(), debug=False)
     [
         "await algosearch.select_algo(op)",
         "async with algosearch.open_searcher() as searcher: await searcher.select(op)",
-        "async with algosearch.open_searcher(store='somewhere', devices=['cpu']) as searcher: searcher.request(op)",
+        "async with algosearch.open_searcher(store='~/somewhere', devices=['cpu']) as searcher: searcher.request(op)",
     ],
 )
 def test_a_callers_loop_imports_nothing(body: str, tmp_path_factory: pytest.TempPathFactory) -> None:
