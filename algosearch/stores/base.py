@@ -13,6 +13,8 @@ Rules that every implementation keeps and `tests/stores/contract.py` checks:
   be read: to search alone is better than not to search, and `commit` keeps the answers apart.
 - Methods may be called from any task of the loop that opened the store, and survive cancellation: what was begun is
   finished, and a caller that left is not told. Before `open` and after `aclose` none of them raises either.
+- A fork closes the child's copy: the child's engine opens it again, with threads, locks and connections of its own
+  (`algosearch.forks`).
 """
 
 from __future__ import annotations
