@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from algosearch._version import VERSION as __version__
 from algosearch.errors import (
     AlgosearchError,
+    AlreadyEntered,
     DeadlineExpired,
     DeviceUnavailable,
     InvalidOp,
@@ -37,9 +38,10 @@ from algosearch.errors import (
 )
 from algosearch.ops import BatchNormOp, ConvOp
 from algosearch.records import Algorithm, Choice, Key, Policy, Record, Rejection, Trial
+from algosearch.search import open_searcher, select_algo
 
 if TYPE_CHECKING:
-    from algosearch.search import Request, Searcher, Statistics, open_searcher, select_algo
+    from algosearch.search import Request, Searcher, Statistics
 
 __all__ = (
     # asking
@@ -71,6 +73,7 @@ __all__ = (
     "DeadlineExpired",
     "SearchFailed",
     "SearcherClosed",
+    "AlreadyEntered",
     "RequestWithdrawn",
     "WouldBlockLoop",
     "UnknownDevice",
@@ -83,8 +86,8 @@ __all__ = (
     "__version__",
 )
 
-_LAZY = frozenset({"open_searcher", "select_algo", "Searcher", "Request", "Statistics"})
-"""Names whose room imports asyncio and anyio, 60 ms that a program which only describes ops need not pay."""
+_LAZY = frozenset({"Searcher", "Request", "Statistics"})
+"""Names of what callers are given and need not name, whose modules import asyncio and anyio: 60 ms."""
 
 
 def __getattr__(name: str) -> object:

@@ -28,6 +28,7 @@ __all__ = (
     "DeadlineExpired",
     "SearchFailed",
     "SearcherClosed",
+    "AlreadyEntered",
     "RequestWithdrawn",
     "WouldBlockLoop",
     "UnknownDevice",
@@ -165,6 +166,13 @@ class SearcherClosed(AlgosearchError, RuntimeError):
 
     def __init__(self, what: str = "the searcher is closed; open another one") -> None:
         super().__init__(what)
+
+
+class AlreadyEntered(AlgosearchError, RuntimeError):
+    """One `open_searcher()` was entered twice. Each opens one searcher, for one block."""
+
+    def __str__(self) -> str:
+        return "this open_searcher() was entered before; one open_searcher() is one block: make another one"
 
 
 class RequestWithdrawn(AlgosearchError, RuntimeError):

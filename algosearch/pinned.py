@@ -8,19 +8,26 @@ a SQLite connection, a cuDNN handle and CUDA's current device belong to *the* th
 
 Guarantees: jobs run one at a time, in the order they were posted; a job once begun is never interrupted (a
 running kernel cannot be stopped), so cancelling the caller of `run` leaves it to finish by itself with its
-result dropped; after `stop` what was queued still runs, and what is posted later is refused.
+result dropped; after `stop` what was queued still runs, and what is posted later is refused. What would end a task, a
+loop or a program (`CancelledError`, `SystemExit`, `KeyboardInterrupt`) ends nothing when a call here raises it.
+
+asyncio is imported where it is used: the front door holds such a thread before anybody needs a loop.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import queue
 import threading
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+if TYPE_CHECKING:
+    import asyncio
 
 T = TypeVar("T")
+
+_HERE: Final = threading.local()
 
 
 class PinnedThread:
@@ -58,12 +65,14 @@ class PinnedThread:
         """Do `call(*args)` in the thread and give its result to this task.
 
         Raises:
-            whatever the call raises (a StopIteration as the cause of a RuntimeError, for no future can carry it);
+            whatever Exception the call raises; anything else as the cause of a `BrokenContract`;
             RuntimeError if the thread was stopped.
 
         Cancellation: the caller returns at once; a call that has not begun is skipped, one that has begun
         runs on and its result is dropped.
         """
+        import asyncio
+
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[T] = loop.create_future()
 
@@ -72,12 +81,8 @@ class PinnedThread:
                 return
             try:
                 result = call(*args)
-            except StopIteration as error:
-                refused = RuntimeError(f"{call!r} raised StopIteration")
-                refused.__cause__ = error
-                _tell(loop, answer, None, refused)
             except BaseException as error:
-                _tell(loop, answer, None, error)
+                _tell(loop, answer, None, as_exception(error))
             else:
                 _tell(loop, answer, result, None)
 
@@ -98,6 +103,7 @@ class PinnedThread:
         return not self._thread.is_alive()
 
     def _work(self) -> None:
+        _HERE.pinned = True
         while (job := self._jobs.get()) is not None:
             try:
                 job()
@@ -109,8 +115,31 @@ class PinnedThread:
             del job  # else the last job's objects would live until the next one comes
 
 
+def is_pinned() -> bool:
+    """Whether this code runs in a pinned thread, whoever's."""
+    return getattr(_HERE, "pinned", False)
+
+
+class BrokenContract(RuntimeError):
+    """Foreign code raised what only the interpreter, a loop or a signal may raise. The cause is what it raised."""
+
+
+def as_exception(error: BaseException) -> Exception:
+    """What a call into foreign code raised, as something that says so and does nothing else.
+
+    A `CancelledError` would pass for the cancellation of whoever waits for the call, a `SystemExit` or
+    `KeyboardInterrupt` would end the loop that it reaches, and no future can carry a `StopIteration`.
+    """
+    if isinstance(error, Exception) and not isinstance(error, StopIteration):
+        return error
+    text = f": {error}" if str(error) else ""
+    contained = BrokenContract(f"it raised {type(error).__name__}{text}, which is not for it to raise")
+    contained.__cause__ = error
+    return contained
+
+
 def _tell(
-    loop: asyncio.AbstractEventLoop, answer: asyncio.Future[Any], result: object, error: BaseException | None
+    loop: asyncio.AbstractEventLoop, answer: asyncio.Future[Any], result: object, error: Exception | None
 ) -> None:
     def settle() -> None:
         if answer.cancelled():

@@ -18,6 +18,9 @@ the promising candidates against each other. `exhaustive`: by timing all of them
 """
 MODES: Final[tuple[Mode, ...]] = get_args(Mode)
 
+MEMORY: Final = "memory:"
+"""The store that keeps nothing beyond the searcher."""
+
 MODE_VARIABLE: Final = "ALGOSEARCH_MODE"
 STORE_VARIABLE: Final = "ALGOSEARCH_STORE"
 BASE_VARIABLE: Final = "ALGOSEARCH_BASE"
@@ -55,12 +58,13 @@ def debug_wanted(environ: Mapping[str, str] | None = None) -> bool:
     return environ.get(DEBUG_VARIABLE, "") not in ("", "0")
 
 
-def mode_of(word: str, name: str = "mode") -> Mode:
+def mode_of(word: object, name: str = "mode") -> Mode:
     """`word` as a mode.
 
     Raises:
         InvalidSetting: it is none.
     """
-    if word not in MODES:
-        raise InvalidSetting(name, word, f"must be one of {', '.join(MODES)}")
-    return word
+    for mode in MODES:
+        if type(word) is str and word == mode:
+            return mode
+    raise InvalidSetting(name, word, f"must be one of {', '.join(MODES)}")

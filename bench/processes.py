@@ -53,6 +53,7 @@ from algosearch.backends.simulated import (
 from algosearch.records import DEFAULT_POLICY, Key, wire
 from algosearch.search import EngineStatistics, Searcher
 from algosearch.search.engine import Engine
+from algosearch.search.lineup import Lineup
 from algosearch.stores import DirectoryStore
 
 PROCESSES = 8
@@ -122,7 +123,8 @@ def script(job: Job) -> Script:
 async def one_process(job: Job) -> Result:
     """Ask for everything at once, and say what came of it. Begins when a line is read."""
     backend = SimulatedBackend(script(job), trace=Path(job.directory, "trace.jsonl"), pace="real")
-    engine = Engine([backend], DirectoryStore(Path(job.directory, "store")), expiry_s=job.expiry_s)
+    store = DirectoryStore(Path(job.directory, "store"))
+    engine = Engine(Lineup([backend], None), lambda: store, expiry_s=job.expiry_s)
     engine.start()
     await engine.ready.wait()
     searcher = Searcher(engine, mode="race")

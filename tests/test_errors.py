@@ -13,6 +13,7 @@ import algosearch
 from algosearch import errors
 from algosearch.errors import (
     AlgosearchError,
+    AlreadyEntered,
     DeadlineExpired,
     DeviceUnavailable,
     InvalidOp,
@@ -81,6 +82,10 @@ TEXTS: Final[list[tuple[AlgosearchError, str]]] = [
     ),
     (SearcherClosed(), "the searcher is closed; open another one"),
     (SearcherClosed("the searcher closed before this was answered"), "the searcher closed before this was answered"),
+    (
+        AlreadyEntered(),
+        "this open_searcher() was entered before; one open_searcher() is one block: make another one",
+    ),
     (RequestWithdrawn("forward 1x1"), "the request for forward 1x1 was withdrawn; make another one"),
     (
         WouldBlockLoop("select_algo.blocking", "await select_algo"),
@@ -176,6 +181,7 @@ def test_errors_cross_processes(error: AlgosearchError) -> None:
         (DeadlineExpired, TimeoutError),
         (SearchFailed, RuntimeError),
         (SearcherClosed, RuntimeError),
+        (AlreadyEntered, RuntimeError),
         (StoreUnusable, RuntimeError),
         (UndecodableRecord, ValueError),
         (ModelError, ValueError),

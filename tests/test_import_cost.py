@@ -55,7 +55,20 @@ def test_describing_and_picking_loads_nothing_more() -> None:
     assert not loaded & DEAR
 
 
+def test_the_front_door_loads_nothing_more() -> None:
+    loaded = loaded_by(
+        "from algosearch import open_searcher, select_algo\nopen_searcher(store='somewhere', devices='cpu')"
+    )
+    assert loaded - set(sys.stdlib_module_names) <= ALLOWED
+    assert not loaded & DEAR
+
+
 def test_a_searcher_loads_neither_models_nor_the_command_line() -> None:
-    loaded = loaded_by("from algosearch import open_searcher")
+    loaded = loaded_by(
+        "from algosearch import Searcher, open_searcher\n"
+        "from algosearch.backends.simulated import SimulatedBackend\n"
+        "with open_searcher(store='memory:', backends=[SimulatedBackend()]) as searcher:\n"
+        "    assert type(searcher) is Searcher"
+    )
     assert "anyio" in loaded
     assert not loaded & {"onnx", "typer", "rich", "numpy"}

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 import pytest
 from blockbuster import BlockBuster, BlockingError
 
-from algosearch.pinned import PinnedThread
+from algosearch.pinned import BrokenContract, PinnedThread, is_pinned
 
 LIMIT_S = 20.0
 
@@ -242,7 +242,7 @@ async def test_what_a_job_held_is_let_go_of(thread: PinnedThread) -> None:
 
 _HUNG = """
 import asyncio, threading
-from algosearch.pinned import PinnedThread
+from algosearch.pinned import BrokenContract, PinnedThread, is_pinned
 
 async def main():
     begun = threading.Event()
@@ -261,3 +261,19 @@ def test_a_hung_job_does_not_hold_the_interpreter() -> None:
     ended = subprocess.run([sys.executable, "-c", _HUNG], capture_output=True, text=True, timeout=LIMIT_S, check=True)
     assert time.monotonic() - began < 5.0
     assert (ended.stdout, ended.stderr) == ("left\n", "")
+
+
+@pytest.mark.parametrize("error", [asyncio.CancelledError, SystemExit, KeyboardInterrupt, GeneratorExit])
+async def test_what_ends_a_task_or_a_program_ends_nothing(thread: PinnedThread, error: type[BaseException]) -> None:
+    def call() -> None:
+        raise error("from a library")
+
+    with pytest.raises(BrokenContract, match=f"it raised {error.__name__}: from a library") as caught:
+        await asyncio.wait_for(thread.run(call), LIMIT_S)
+    assert type(caught.value.__cause__) is error
+    assert await thread.run(divmod, 7, 3) == (2, 1)
+
+
+async def test_a_pinned_thread_knows_that_it_is_one(thread: PinnedThread) -> None:
+    assert await thread.run(is_pinned)
+    assert not is_pinned()

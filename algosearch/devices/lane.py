@@ -9,13 +9,32 @@ here.
 from __future__ import annotations
 
 import threading
+from typing import Final
 
-_GUARD = threading.Lock()
-_LANES: dict[str, threading.Lock] = {}
-"""Process-wide on purpose: a device is. Never shrinks; a process sees few devices."""
+from algosearch.forks import renew_in_children
+
+
+class _Lanes:
+    """The locks by device identity. Never shrinks; a process sees few devices."""
+
+    def __init__(self) -> None:
+        self.renew_after_fork()
+
+    def of(self, identity: str) -> threading.Lock:
+        with self._guard:
+            return self._locks.setdefault(identity, threading.Lock())
+
+    def renew_after_fork(self) -> None:
+        """Whoever held one is the parent's."""
+        self._guard = threading.Lock()
+        self._locks: dict[str, threading.Lock] = {}
+
+
+_LANES: Final = _Lanes()
+"""Process-wide on purpose: a device is."""
+renew_in_children(_LANES)
 
 
 def lane_of(identity: str) -> threading.Lock:
     """The one lock of a physical device."""
-    with _GUARD:
-        return _LANES.setdefault(identity, threading.Lock())
+    return _LANES.of(identity)

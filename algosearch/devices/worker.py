@@ -157,7 +157,7 @@ class Worker:
             if session is not None:
                 try:
                     session.close()
-                except Exception:
+                except BaseException:  # whatever it raises, `aclose` is to hear that it is over
                     logger.exception("closing %s failed", self.device.name)
             closed.set()
 
@@ -259,7 +259,7 @@ class _Trip:
         self._plans, self._spare = {}, {}
         try:
             self._session.destroy(plans)
-        except Exception:
+        except BaseException:  # nobody waits for this who could be told
             logger.exception("destroying plans failed")
 
     def _check_wanted(self) -> None:

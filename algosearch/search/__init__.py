@@ -1,11 +1,20 @@
-"""The engine: whom to ask, whom to tell."""
+"""The engine: whom to ask, whom to tell.
+
+Importing this costs next to nothing: what needs asyncio, anyio or a library comes when a searcher is opened, in a
+thread of its own, or when one of the other names is asked for.
+"""
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from algosearch.search.ambient import current_searcher, open_searcher, select_algo
-from algosearch.search.request import Request
-from algosearch.search.searcher import Searcher
-from algosearch.search.statistics import ChoicesDigest, EngineStatistics, FlightStatus, Statistics
+
+if TYPE_CHECKING:
+    from algosearch.search.request import Request
+    from algosearch.search.searcher import Searcher
+    from algosearch.search.statistics import ChoicesDigest, EngineStatistics, FlightStatus, Statistics
 
 __all__ = (
     "open_searcher",
@@ -18,3 +27,20 @@ __all__ = (
     "FlightStatus",
     "ChoicesDigest",
 )
+
+_LAZY = {
+    "Searcher": "searcher",
+    "Request": "request",
+    **dict.fromkeys(("Statistics", "EngineStatistics", "FlightStatus", "ChoicesDigest"), "statistics"),
+}
+
+
+def __getattr__(name: str) -> object:
+    if name in _LAZY:
+        value = globals()[name] = getattr(import_module(f"algosearch.search.{_LAZY[name]}"), name)
+        return value
+    raise AttributeError(f"module 'algosearch.search' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from algosearch.errors import SearcherClosed
+from algosearch.forks import renew_in_children
 from algosearch.ops import Op
 from algosearch.records import Choice, Policy
 from algosearch.search.inquiry import Inquiry, Question
@@ -42,9 +43,15 @@ class Answers:
         self.closed = False
         self._own_mode = own_mode
         self._own_policy = own_policy
-        self._lock = threading.Lock()
-        self._pending: dict[Place, dict[Op, Inquiry]] = {}
+        self._pending: dict[Place, dict[Op, Inquiry]]
         """Places spelled out."""
+        self.renew_after_fork()
+        renew_in_children(self)
+
+    def renew_after_fork(self) -> None:
+        """What is in the table is as true in the child; what is pending is the parent's."""
+        self._lock = threading.Lock()
+        self._pending = {}
 
     @property
     def pending(self) -> tuple[Inquiry, ...]:

@@ -10,13 +10,13 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from algosearch.errors import DeadlineExpired, RequestWithdrawn, SearcherClosed, WouldBlockLoop
+from algosearch.errors import DeadlineExpired, RequestWithdrawn, SearcherClosed
 from algosearch.ops import Op
 from algosearch.records import Choice
 from algosearch.search.answers import Answers, Place
 from algosearch.search.engine import Engine
 from algosearch.search.inquiry import Inquiry, candidates_of
-from algosearch.search.milestone import happens_within
+from algosearch.search.milestone import happens_within, refuse_in_loop
 
 GRACE_S: Final = 1.0
 """How long after a deadline the candidates may take, when they were not even known yet."""
@@ -57,6 +57,7 @@ class Desk:
 
         Cancellation: the request stays open.
         """
+        inquiry.check_not_inherited()
         if deadline_s is None or inquiry.answered.happened:
             return await inquiry.answered.wait()
         if await happens_within(inquiry.answered, deadline_s):
@@ -83,6 +84,7 @@ class Desk:
         refuse_in_loop(call, call.removesuffix("_blocking"))
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         for inquiry in inquiries:
+            inquiry.check_not_inherited()
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             if not inquiry.answered.wait_blocking(left):
                 raise TimeoutError(f"no answer for {inquiry.question.op.describe()} within {timeout_s} s")
@@ -90,7 +92,7 @@ class Desk:
 
     def give_up(self, inquiries: Iterable[Inquiry]) -> None:
         """One open request less for each. The last one withdraws the inquiry, and who still awaits it hears of that."""
-        for inquiry in self._answers.give_up(inquiries):
+        for inquiry in self._answers.give_up([each for each in inquiries if not each.inherited]):
             self._engine.withdraw(inquiry)
             inquiry.fail(RequestWithdrawn(inquiry.question.op.describe()))
 
@@ -99,12 +101,3 @@ class Desk:
         for inquiry in self._answers.close():
             self._engine.withdraw(inquiry)
             inquiry.fail(SearcherClosed())
-
-
-def refuse_in_loop(call: str, instead: str) -> None:
-    """Raises WouldBlockLoop if an event loop runs in this thread."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return
-    raise WouldBlockLoop(call, instead)

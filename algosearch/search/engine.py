@@ -11,25 +11,24 @@ tests drive it on a loop of theirs.
 from __future__ import annotations
 
 import asyncio
-import atexit
 import contextlib
 import logging
 import threading
-import time
-import weakref
 from collections import deque
-from collections.abc import Sequence
-from typing import Final, Literal
+from collections.abc import Callable
+from typing import Literal
 
 import anyio
 from anyio.abc import TaskGroup
 
 from algosearch.backends import Backend, Device
 from algosearch.devices.pool import Pool
-from algosearch.errors import DeviceUnavailable, SearcherClosed, UnknownDevice
-from algosearch.pinned import PinnedThread
+from algosearch.errors import AlgosearchError, SearcherClosed, UnknownDevice
+from algosearch.forks import renew_in_children
 from algosearch.search.claims import EXPIRY_S, PATIENCE_S, ClaimCounts, Claims
+from algosearch.search.contained import ContainedStore
 from algosearch.search.inquiry import Inquiry
+from algosearch.search.lineup import Lineup
 from algosearch.search.milestone import Milestone, gathering
 from algosearch.search.statistics import EngineStatistics, FlightStatus
 from algosearch.search.tiers import Tiers
@@ -37,9 +36,6 @@ from algosearch.search.tower import Counts, Tower
 from algosearch.stores.base import Store
 
 logger = logging.getLogger("algosearch.engine")
-
-EXIT_S: Final = 2.0
-"""The longest that engines may hold up the interpreter's exit, all together."""
 
 Message = Literal["submit", "withdraw", "list"]
 
@@ -49,42 +45,63 @@ class Engine:
     loop.
 
     Args:
+        lineup: the devices to serve.
+        home: makes the store, anew in each process that this engine comes to live in.
+        base: makes the store that is only read, likewise; None if there is none.
         expiry_s: how long a key that this engine has claimed holds other processes up after its last sign of life.
         patience_s: how long it waits for another process that keeps a claim alive and shows no progress.
+
+    Fork: in the child it is as new but for the records that it remembers, and asleep until something is submitted.
+    Nothing else that it owned in the parent is used.
     """
 
     def __init__(
         self,
-        backends: Sequence[Backend],
-        store: Store | None,
+        lineup: Lineup,
+        home: Callable[[], Store],
         *,
-        devices: Sequence[str] | None = None,
-        base: Store | None = None,
+        base: Callable[[], Store] | None = None,
         expiry_s: float = EXPIRY_S,
         patience_s: float = PATIENCE_S,
     ) -> None:
+        self._lineup = lineup
+        self._home = home
+        self._base = base
+        self._lease = expiry_s, patience_s
+        self._stopping = False
+        self._store = ContainedStore(home())
+        self._tiers = Tiers(self._store, base=None if base is None else ContainedStore(base()))
+        self._reset()
+        renew_in_children(self)
+
+    def _reset(self) -> None:
         self.ready: Milestone[tuple[Device, ...]] = Milestone()
-        """The store is open (or given up) and the devices are known."""
+        """The store is open (or given up) and there is somebody to ask."""
         self.ended: Milestone[None] = Milestone()
         """Everything is closed."""
-        self._backends = tuple(backends)
-        self._wanted_devices = None if devices is None else tuple(devices)
-        self._tiers = Tiers(store, base=base)
-        self._lease = expiry_s, patience_s
         self._pools: dict[str, Pool] = {}
         """By device name; devices of one kind share one."""
-        self._default_pool: Pool | None = None
-        self._found_devices: tuple[str, ...] = ()
-        """Names of all, wanted or not."""
         self._tower: Tower | None = None
         """From the moment that it serves."""
         self._inbox: deque[tuple[Message, Inquiry]] = deque()
         self._inbox_lock = threading.Lock()
         self._woken = False
+        self._serving = False
+        """True once what is posted can be worked on."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop = asyncio.Event()
-        self._stopping = False
-        self._thread: threading.Thread | None = None
+        self._asleep = False
+        """True in a child until the first question, or until it is woken."""
+
+    def renew_after_fork(self) -> None:
+        """As `Renewable`."""
+        over = self._stopping or self.ended.happened
+        self._store = ContainedStore(self._home())
+        self._tiers = self._tiers.renewed(self._store, None if self._base is None else ContainedStore(self._base()))
+        self._reset()
+        self._asleep = not over
+        if over:
+            self._bury(SearcherClosed())
 
     def __repr__(self) -> str:
         state = "ended" if self.ended.happened else "stopping" if self._stopping else "serving"
@@ -94,9 +111,19 @@ class Engine:
 
     def start(self) -> None:
         """Serve in a daemon thread of its own."""
-        self._thread = threading.Thread(target=self._run, name="algosearch-engine", daemon=True)
-        _RUNNING.add(self)
-        self._thread.start()
+        threading.Thread(target=self._run, name="algosearch-engine", daemon=True).start()
+
+    @property
+    def asleep(self) -> bool:
+        """True in a child that has asked nothing yet."""
+        return self._asleep
+
+    def wake(self) -> None:
+        """Start it if it is asleep."""
+        with self._inbox_lock:
+            asleep, self._asleep = self._asleep, False
+        if asleep:
+            self.start()
 
     def submit(self, inquiry: Inquiry) -> None:
         """Take an inquiry; it will be answered or failed."""
@@ -111,10 +138,13 @@ class Engine:
         self._post("list", inquiry)
 
     def stop(self) -> None:
-        """Begin to end; `ended` happens when all is closed. Harmless if called twice."""
+        """Begin to end, even while it opens; `ended` happens when all is closed. Harmless if called twice."""
         with self._inbox_lock:
             self._stopping = True
             loop = self._loop
+            asleep, self._asleep = self._asleep, False
+        if asleep:
+            self._bury(SearcherClosed())
         if loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop has ended by itself
                 loop.call_soon_threadsafe(self._stop.set)
@@ -126,12 +156,19 @@ class Engine:
     def statistics(self) -> EngineStatistics:
         """A snapshot."""
         counts = Counts() if self._tower is None else self._tower.counts
-        store, base = self._tiers.store, self._tiers.base
         claims = ClaimCounts() if self._tower is None else self._tower.claims.counts
+        store, base = self._tiers.store, self._tiers.base
+        environments = [pool.known_environment for pool in self._all_pools()]
         return EngineStatistics(
             store=None if store is None else store.location,
             store_trouble=self._tiers.trouble,
             base=None if base is None else base.location,
+            not_kept=self._store.not_kept,
+            incomplete={
+                f"{environment.backend} on {environment.device}": environment.incomplete
+                for environment in environments
+                if environment is not None and environment.incomplete is not None
+            },
             store_hits=counts.store_hits,
             store_misses=dict(counts.store_misses),
             memory_hits=counts.memory_hits,
@@ -150,25 +187,28 @@ class Engine:
             refused = self._stopping
             if not refused:
                 self._inbox.append((message, inquiry))
-                wake = not self._woken and self._loop is not None
+                wake = not self._woken and self._serving
                 self._woken = self._woken or wake
         if refused:
             if message == "submit":
                 inquiry.fail(SearcherClosed())
         elif wake:
             assert self._loop is not None
-            with contextlib.suppress(RuntimeError):  # ended in between: `_close` has emptied the inbox
+            with contextlib.suppress(RuntimeError):  # ended in between: `_bury` has emptied the inbox
                 self._loop.call_soon_threadsafe(self._drain)
+        elif message == "submit" and self._asleep:
+            self.wake()
 
     # -- in the engine's thread --------------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        closed = SearcherClosed("its engine broke, as the log says; open another searcher")
         try:
             asyncio.run(self.serve())
-        except Exception:
+        except BaseException:  # a task of a store's or backend's own may have raised whatever it likes
             logger.exception("the engine broke")
         finally:
-            _RUNNING.discard(self)
+            self._bury(closed)  # harmless if it ended in good order
 
     async def serve(self) -> None:
         """Serve until `stop`, then close everything and fail what is still open.
@@ -180,65 +220,48 @@ class Engine:
 
     async def _serve(self) -> None:
         try:
+            with self._inbox_lock:
+                self._loop = asyncio.get_running_loop()
+                if self._stopping:
+                    self._stop.set()
             async with anyio.create_task_group() as tasks:
-                expiry_s, patience_s = self._lease
-                claims = Claims(self._tiers, tasks, expiry_s=expiry_s, patience_s=patience_s)
-                self._tower = Tower(self._tiers, tasks, claims)
-                await self._tiers.open()
-                self._sort_devices(await self._find_devices(), tasks)
-                with self._inbox_lock:
-                    self._loop = asyncio.get_running_loop()
-                    stopping = self._stopping
-                if not stopping:
-                    self.ready.set(tuple(device for pool in self._all_pools() for device in pool.devices))
-                    self._drain()
-                    await self._stop.wait()
+                tasks.start_soon(self._open, tasks)
+                await self._stop.wait()
                 tasks.cancel_scope.cancel()
         finally:
             with anyio.CancelScope(shield=True):
                 await self._close()
 
-    async def _find_devices(self) -> tuple[tuple[Backend, Device], ...]:
-        finder = PinnedThread("algosearch-find-devices")  # looking for a device may load a library
-        try:
-            found = []
-            for backend in self._backends:
-                try:
-                    found += [(backend, device) for device in await finder.run(backend.devices)]
-                except Exception:  # a broken library must not cost the others' devices
-                    logger.exception("looking for devices of %s broke", backend.name)
-        finally:
-            finder.stop()
-        self._found_devices = tuple(device.name for _, device in found)
-        wanted = self._wanted_devices
-        return tuple((b, d) for b, d in found if wanted is None or d.name in wanted or d.backend in wanted)
+    async def _open(self, tasks: TaskGroup) -> None:
+        expiry_s, patience_s = self._lease
+        claims = Claims(self._tiers, tasks, expiry_s=expiry_s, patience_s=patience_s)
+        self._tower = Tower(self._tiers, tasks, claims)
+        await self._tiers.open()
+        self._sort_devices(tasks)
+        with self._inbox_lock:
+            self._serving = True
+        self.ready.set(tuple(device for _, device in self._lineup.devices))
+        self._drain()
 
-    def _sort_devices(self, found: Sequence[tuple[Backend, Device]], tasks: TaskGroup) -> None:
+    def _sort_devices(self, tasks: TaskGroup) -> None:
         kinds: dict[tuple[int, str], list[tuple[Backend, Device]]] = {}
-        for backend, device in found:
+        for backend, device in self._lineup.devices:
             kinds.setdefault((id(backend), device.kind), []).append((backend, device))
         for members in kinds.values():
             pool = Pool(members[0][0], [device for _, device in members], tasks)
             for device in pool.devices:
                 self._pools[device.name] = pool
-        for backend, device in found:
-            self._pools.setdefault(backend.name, self._pools[device.name])
-        self._default_pool = self._pools[found[0][1].name] if found else None
+        for _, device in self._lineup.devices:
+            self._pools.setdefault(device.backend, self._pools[device.name])
 
     def _all_pools(self) -> tuple[Pool, ...]:
         return tuple(dict.fromkeys(self._pools.values()))
 
     def _pool_of(self, device: str | None) -> Pool:
         if device is None:
-            if self._default_pool is None and self._wanted_devices is not None:
-                raise UnknownDevice(", ".join(self._wanted_devices), self._found_devices)
-            if self._default_pool is None:
-                raise DeviceUnavailable(
-                    ", ".join(backend.name for backend in self._backends) or "no backend",
-                    "it found no device",
-                    "name another backend, or install what this one needs",
-                )
-            return self._default_pool
+            if not self._lineup.devices:
+                raise self._lineup.refusal()
+            return self._pools[self._lineup.names[0]]
         try:
             return self._pools[device]
         except KeyError:
@@ -255,7 +278,7 @@ class Engine:
         for message, inquiry in messages:
             try:
                 pool = self._pool_of(inquiry.question.device)
-            except (DeviceUnavailable, UnknownDevice) as error:
+            except AlgosearchError as error:
                 inquiry.fail(error)
                 continue
             if message == "submit":
@@ -265,19 +288,20 @@ class Engine:
             else:
                 self._tower.list_now(pool, inquiry)
         for pool, inquiries in submitted.items():
-            self._tower.admit(pool, inquiries)
+            try:
+                self._tower.admit(pool, inquiries)
+            except Exception as error:  # a bug of ours, and even so nobody waits for ever
+                logger.exception("admitting questions broke")
+                for inquiry in inquiries:
+                    inquiry.fail(error)
 
     async def _close(self) -> None:
         with self._inbox_lock:
-            self._stopping = True
-            messages = tuple(self._inbox)
-            self._inbox.clear()
-        closed = SearcherClosed("the searcher was closed before this was answered")
-        for message, inquiry in messages:
-            if message == "submit":
-                inquiry.fail(closed.again())
+            asked, self._stopping = self._stopping, True
+        closed = "the searcher was closed before this was answered"
+        error = SearcherClosed(closed if asked else "its engine broke before this was answered, as the log says")
         if self._tower is not None:
-            self._tower.fail_all(closed)
+            self._tower.fail_all(error)
         try:
             if self._tower is not None:
                 await self._tower.claims.aclose()
@@ -286,21 +310,16 @@ class Engine:
                     tasks.start_soon(pool.aclose)
                 tasks.start_soon(self._tiers.aclose)
         finally:  # whatever breaks while it closes, nobody waits for its end for ever
-            self.ready.fail(closed)
-            self.ended.set(None)
+            self._bury(error)
 
-
-_RUNNING: weakref.WeakSet[Engine] = weakref.WeakSet()
-
-
-def _stop_all() -> None:
-    """At interpreter exit: daemon threads are about to freeze, so whatever still serves gets its chance to close."""
-    engines = tuple(_RUNNING)
-    for engine in engines:
-        engine.stop()
-    deadline = time.monotonic() + EXIT_S
-    for engine in engines:
-        engine.ended.wait_blocking(max(0.0, deadline - time.monotonic()))
-
-
-atexit.register(_stop_all)
+    def _bury(self, error: SearcherClosed) -> None:
+        """The end: nothing is answered any more. Harmless if called twice."""
+        with self._inbox_lock:
+            self._stopping = True
+            messages = tuple(self._inbox)
+            self._inbox.clear()
+        for message, inquiry in messages:
+            if message == "submit":
+                inquiry.fail(error.again())
+        self.ready.fail(error)
+        self.ended.set(None)

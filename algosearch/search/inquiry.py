@@ -12,7 +12,8 @@ from typing import Literal
 
 import msgspec
 
-from algosearch.errors import AlgosearchError, SearchFailed
+from algosearch.errors import AlgosearchError, SearcherClosed, SearchFailed
+from algosearch.forks import forks
 from algosearch.ops import Op
 from algosearch.records import Candidate, Choice, Policy, Record, Trial
 from algosearch.search.milestone import Milestone
@@ -59,7 +60,10 @@ class Inquiry:
     the inquiry is withdrawn and never joined again.
     """
 
-    __slots__ = ("_on_answer", "answered", "hurried", "listed", "open_requests", "question", "source", "withdrawn")
+    __slots__ = (
+        *("_forks", "_on_answer", "answered", "hurried", "listed"),
+        *("open_requests", "question", "source", "withdrawn"),
+    )
 
     def __init__(self, question: Question, on_answer: Callable[[Inquiry, Choice | None], None]) -> None:
         self.question = question
@@ -73,6 +77,7 @@ class Inquiry:
         """A deadline has passed: its candidates are to be listed out of turn. Set on the engine's loop."""
         self.source: Source | None = None
         self._on_answer = on_answer
+        self._forks = forks()
 
     def __repr__(self) -> str:
         return f"<Inquiry {self.question.op.describe()}, {self.open_requests} open, {self.answered!r}>"
@@ -81,6 +86,16 @@ class Inquiry:
     def awaited(self) -> int:
         """How many wait for it now, for either milestone. Decides who is searched first."""
         return self.answered.waiting + self.listed.waiting
+
+    @property
+    def inherited(self) -> bool:
+        """True if it was asked before a fork, in the parent: whoever would have settled it is not in this process."""
+        return self._forks != forks()
+
+    def check_not_inherited(self) -> None:
+        """Before it is waited for. Raises SearcherClosed if nobody could ever settle it."""
+        if self.inherited and not self.answered.happened:
+            raise SearcherClosed("this was asked before the process forked, and is answered in the parent: ask again")
 
     def answer(self, choice: Choice, source: Source) -> None:
         """Settle it with a choice. The searcher's table is filled before the waiters wake."""

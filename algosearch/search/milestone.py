@@ -10,18 +10,22 @@ Guarantees:
 
 Rejected: `asyncio.shield` of one shared future (twice the time, and futures belong to one loop), `anyio.Event` (the
 same), `concurrent.futures.Future` (its callbacks run in the setting thread, one wake-up each).
+
+asyncio is imported where it is used: the front door holds a milestone before anybody needs a loop.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
-from algosearch.errors import AlgosearchError
+from algosearch.errors import AlgosearchError, WouldBlockLoop
+
+if TYPE_CHECKING:
+    import asyncio
 
 T = TypeVar("T")
 
@@ -79,6 +83,8 @@ class Milestone(Generic[T]):
         Cancellation: the waiter is forgotten; nobody else notices.
         """
         if not self._happened:
+            import asyncio
+
             loop = asyncio.get_running_loop()
             gate: asyncio.Future[None] = loop.create_future()
             callback = partial(_open, gate)
@@ -91,6 +97,8 @@ class Milestone(Generic[T]):
 
     def wait_blocking(self, timeout_s: float | None = None) -> bool:
         """Block this thread until it has happened, or for so long. True if it has happened."""
+        if self.happened:  # looked at before the lock, which whoever held it at a fork holds for ever
+            return True
         event = threading.Event()
         with self._lock:
             if self._happened:
@@ -98,7 +106,7 @@ class Milestone(Generic[T]):
             self._blocked.append(event)
             self.waiting += 1
         try:
-            event.wait(timeout_s)
+            event.wait(None if timeout_s is None else min(timeout_s, threading.TIMEOUT_MAX))
         finally:
             with self._lock:
                 if event in self._blocked:
@@ -174,6 +182,8 @@ _GATHERED = threading.local()
 @contextlib.contextmanager
 def gathering() -> Iterator[None]:
     """Within this block, the milestones that happen in this thread wake their waiters once a turn of its loop."""
+    import asyncio
+
     _GATHERED.wakeups = wakeups = _Wakeups(asyncio.get_running_loop())
     try:
         yield
@@ -206,6 +216,8 @@ async def wait_for_all(milestones: list[Milestone[T]]) -> None:
     ahead = list({id(milestone): milestone for milestone in milestones if not milestone.happened}.values())
     if not ahead:
         return
+    import asyncio
+
     loop = asyncio.get_running_loop()
     gate: asyncio.Future[None] = loop.create_future()
     left = len(ahead)
@@ -230,7 +242,20 @@ async def happens_within(milestone: Milestone[T], timeout_s: float) -> bool:
 
     Cancellation: as `Milestone.wait`.
     """
+    import asyncio
+
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(timeout_s):
             await wait_for_all([milestone])
     return milestone.happened
+
+
+def refuse_in_loop(call: str, instead: str) -> None:
+    """Raises WouldBlockLoop if an event loop runs in this thread: what blocks must not be called from there."""
+    import asyncio
+
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise WouldBlockLoop(call, instead)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from algosearch.errors import RequestWithdrawn
 from algosearch.ops import Op
 from algosearch.records import Choice, Policy
+from algosearch.search.arguments import checked_policy, checked_seconds
 from algosearch.search.desk import Desk
 from algosearch.search.inquiry import Inquiry, Source, candidates_of
 
@@ -59,6 +60,8 @@ class Request:
         Cancellation: the request stays open and the search goes on.
         """
         self._check_open()
+        if not self._inquiry.listed.happened:
+            self._inquiry.check_not_inherited()
         candidates = candidates_of(await self._inquiry.listed.wait())
         return {candidate.algorithm: candidate.workspace_bytes for candidate in candidates}
 
@@ -72,6 +75,7 @@ class Request:
                 search goes on.
 
         Raises:
+            InvalidPolicy, InvalidSetting: an argument is of the wrong kind.
             NoAlgorithm: the policy leaves nothing, or every candidate failed.
             NotCached: mode `cached`, and it was a miss.
             DeadlineExpired: the deadline passed and not even the candidates were known.
@@ -80,7 +84,9 @@ class Request:
         Cancellation: the request stays open and the search goes on.
         """
         self._check_open()
-        if policy is not None and policy != self.policy:
+        if deadline_s is not None:
+            deadline_s = checked_seconds("deadline_s", deadline_s)
+        if policy is not None and checked_policy(policy) != self.policy:
             question = self._inquiry.question
             place = (question.mode, question.device, policy)
             return await self._desk.ask(question.op, place, deadline_s=deadline_s)
@@ -90,11 +96,14 @@ class Request:
         """`choice` for a thread without a loop.
 
         Raises:
+            InvalidSetting: `timeout_s` is no time.
             WouldBlockLoop: an event loop runs in this thread.
             TimeoutError: there was no answer within `timeout_s`; the search goes on.
             and what `choice` raises.
         """
         self._check_open()
+        if timeout_s is not None:
+            timeout_s = checked_seconds("timeout_s", timeout_s)
         return self._desk.wait_blocking([self._inquiry], timeout_s, "Request.choice_blocking")[0]
 
     def withdraw(self) -> None:

@@ -10,19 +10,24 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Iterable
+from types import NoneType
+from typing import Final
 
 import msgspec
 
-from algosearch.errors import InvalidOp, InvalidPolicy
-from algosearch.ops import BatchNormOp, ConvOp, Op
+from algosearch.ops import Op
 from algosearch.records import DEFAULT_POLICY, Choice, Policy
 from algosearch.search.answers import Answers, Place
-from algosearch.search.desk import Desk, refuse_in_loop
+from algosearch.search.arguments import checked_device, checked_op, checked_ops, checked_policy, checked_seconds
+from algosearch.search.desk import Desk
 from algosearch.search.engine import Engine
-from algosearch.search.milestone import wait_for_all
+from algosearch.search.milestone import refuse_in_loop, wait_for_all
 from algosearch.search.request import Request
 from algosearch.search.statistics import ChoicesDigest, FlightStatus, Statistics
-from algosearch.settings import MODES, Mode, mode_of
+from algosearch.settings import Mode, mode_of
+
+_POLICY: Final = (Policy, NoneType)
+_WORD: Final = (str, NoneType)
 
 
 class Searcher:
@@ -64,6 +69,7 @@ class Searcher:
             deadline_s: after so many seconds a late answer is replaced by a provisional one; the search goes on.
 
         Raises:
+            InvalidOp, InvalidPolicy, InvalidSetting: an argument is of the wrong kind.
             NoAlgorithm: the policy leaves nothing, or every candidate failed.
             NotCached: mode `cached`, and it was a miss.
             DeadlineExpired: the deadline passed and not even the candidates were known.
@@ -72,14 +78,18 @@ class Searcher:
         Cancellation: its own request is withdrawn. Others who wait for the same are not disturbed. An answer that is in
         memory is no checkpoint.
         """
+        if deadline_s is not None:
+            deadline_s = checked_seconds("deadline_s", deadline_s)
         try:
             if policy is None and device is None and mode is None:
                 choice = self._own[op]
-            else:
+            elif type(policy) in _POLICY and type(device) in _WORD and type(mode) in _WORD:
                 choice = self._answers.table[mode][device][policy][op]
-        except (KeyError, TypeError):
-            (checked,) = self._checked([op])
-            return await self._desk.ask(checked, self._place(mode, device, policy), deadline_s=deadline_s)
+            else:
+                raise KeyError  # whatever it may be equal to
+        except Exception:  # not there; or a stranger's object, of which the checks will say what is wrong with it
+            place = self._place(mode, device, policy)
+            return await self._desk.ask(checked_op(op), place, deadline_s=deadline_s)
         self._hits += 1
         return choice
 
@@ -99,7 +109,7 @@ class Searcher:
         Cancellation: the requests made here are withdrawn.
         """
         place = self._place(mode, device, policy)
-        ops = self._checked(ops)
+        ops = checked_ops(ops)
         known = self._answers.at(place)
         found = {op: known[op] for op in ops if op in known}
         inquiries = self._desk.join([op for op in ops if op not in found], place)
@@ -127,7 +137,7 @@ class Searcher:
             SearcherClosed.
         """
         place = self._place(mode, device, policy)
-        return Request(self._desk, self._desk.join(self._checked([op]), place)[0])
+        return Request(self._desk, self._desk.join([checked_op(op)], place)[0])
 
     def select_blocking(
         self,
@@ -158,7 +168,9 @@ class Searcher:
     ) -> list[Choice]:
         """`select_many` for a thread without a loop. Raises as `select_blocking`."""
         refuse_in_loop("Searcher.select_blocking", "await Searcher.select")
-        inquiries = self._desk.join(self._checked(ops), self._place(mode, device, policy))
+        if timeout_s is not None:
+            timeout_s = checked_seconds("timeout_s", timeout_s)
+        inquiries = self._desk.join(checked_ops(ops), self._place(mode, device, policy))
         return self._desk.wait_blocking(inquiries, timeout_s, "Searcher.select_blocking")
 
     def peek(
@@ -166,8 +178,7 @@ class Searcher:
     ) -> Choice | None:
         """The answer if it is in this searcher's table; None if not. Starts nothing and waits for nothing."""
         place = self._place(mode, device, policy)
-        (checked,) = self._checked([op])
-        return self._answers.peek(checked, place)
+        return self._answers.peek(checked_op(op), place)
 
     def flights(self) -> tuple[FlightStatus, ...]:
         """What the engine has under way, for a progress line."""
@@ -202,18 +213,10 @@ class Searcher:
         """True once it refuses what is asked."""
         return self._answers.closed
 
-    def _checked(self, ops: Iterable[Op]) -> list[Op]:
-        """The ops, each of which is one. Checked before anything is asked, so that nothing is asked by halves."""
-        checked = list(ops)
-        for op in checked:
-            if type(op) is not ConvOp and type(op) is not BatchNormOp:
-                raise InvalidOp("op", op, "must be a ConvOp or a BatchNormOp")
-        return checked
-
     def _place(self, mode: Mode | None, device: str | None, policy: Policy | None) -> Place:
         """Where it is asked, of the right types: None is left as it is."""
-        if policy is not None and type(policy) is not Policy:
-            raise InvalidPolicy("policy", policy, "must be a Policy")
-        if mode is not None and mode not in MODES:
-            mode_of(mode)
-        return mode, device, policy
+        return (
+            None if mode is None else mode_of(mode),
+            None if device is None else checked_device(device),
+            None if policy is None else checked_policy(policy),
+        )

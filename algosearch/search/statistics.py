@@ -14,6 +14,12 @@ class EngineStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """Why it cannot be used."""
     base: str | None
     """Where the base store is, which is only read; None if there is none, or it cannot be used."""
+    not_kept: int
+    """Records that the store could not keep (it is full, read-only, broken): they answer until their engine ends, and
+    are searched again by the next process. `Committed.kept` of the store's contract."""
+    incomplete: dict[str, str]
+    """`backend on kind of device`, of those opened so far, for each whose environment is incomplete, with the reason: a
+    part of the library is missing, say. They are answered for, and nothing that they find is stored."""
     store_hits: int
     """Keys whose record was read from the store or its base."""
     store_misses: dict[str, int]

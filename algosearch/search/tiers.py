@@ -4,6 +4,9 @@ What a later tier knows is remembered in memory; a base's records are not copied
 found beside it. What is found is written to the store alone: a further search for a key of the base becomes a record
 of the store, with the base's searches in it, and hides it. A store is best effort: whatever it cannot do costs the
 cached answers, never the search.
+
+Invariant: the generation of a record that was first seen here stays, for as long as the record is in memory: somebody
+has answers from it, and the next ones must fit to them. What a repair has put into the store is for who opens after.
 """
 
 from __future__ import annotations
@@ -83,6 +86,12 @@ class Tiers:
         self._memory: OrderedDict[str, Record] = OrderedDict()
         self._memory_records = memory_records
 
+    def renewed(self, store: Store, base: Store | None) -> Tiers:
+        """For a child of a fork: with stores that are its own, and what its parent had seen."""
+        tiers = Tiers(store, base=base, memory_records=self._memory_records)
+        tiers._memory = self._memory
+        return tiers
+
     async def open(self) -> None:
         """Open every store; what cannot be opened is said once and gone on without."""
         for tier in self._tiers:
@@ -115,12 +124,16 @@ class Tiers:
             self._memory.move_to_end(digest)
         return record
 
-    def remember(self, record: Record) -> None:
-        """Keep a record in memory."""
+    def remember(self, record: Record) -> Record:
+        """Keep a record in memory, unless a newer one or another generation is there: the one to go on with."""
+        seen = self._memory.get(record.key.digest)
+        if seen is not None and (seen.generation != record.generation or seen.revision > record.revision):
+            return seen
         self._memory[record.key.digest] = record
         self._memory.move_to_end(record.key.digest)
         while len(self._memory) > self._memory_records:
             self._memory.popitem(last=False)
+        return record
 
     async def read(self, keys: Sequence[Key]) -> list[Record | Miss]:
         """One answer a key from the first store that has one, in one trip to each; what is found is remembered. Where
@@ -132,8 +145,8 @@ class Tiers:
                 break
             for place, answer in zip(left, await tier.read([keys[place] for place in left]), strict=True):
                 if isinstance(answer, Record):
-                    self.remember(answer)
-                if isinstance(answer, Record) or _says_nothing(answers[place]):
+                    answers[place] = self.remember(answer)
+                elif _says_nothing(answers[place]):
                     answers[place] = answer
         return answers
 
@@ -146,14 +159,12 @@ class Tiers:
         store = self.store
         if store is not None and storable:
             try:
-                kept = (await store.commit(record, after=record.revision - 1)).record
-                if kept.key != record.key:
-                    raise AssertionError(f"a record of {record.key!r} was committed, and this is of {kept.key!r}")
-                record = kept
+                winner = (await store.commit(record, after=record.revision - 1)).record
+                if winner.generation == record.generation or record.revision == 1:  # else it goes on from what was seen
+                    record = winner
             except Exception:  # as in `read`
                 logger.exception("writing to %s broke", store.location)
-        self.remember(record)
-        return record
+        return self.remember(record)
 
 
 def _says_nothing(answer: Record | Miss) -> bool:

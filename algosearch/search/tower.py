@@ -109,10 +109,9 @@ class Tower:
         flight = self._flight_of(pool, inquiry)
         if flight is not None and flight.leave(inquiry):
             self._end(flight, "dropped")
-        """Ask for the candidates of its key at once, out of turn; if it is not aboard a flight, once it is."""
 
     def list_now(self, pool: Pool, inquiry: Inquiry) -> None:
-        """Ask for the candidates of its key at once, out of turn; as soon as it is aboard a flight, if it is not yet."""
+        """Ask for the candidates of its key at once, out of turn; if it is not aboard a flight, once it is."""
         inquiry.hurried = True
         flight = self._flight_of(pool, inquiry)
         if flight is not None and flight.listing is None:

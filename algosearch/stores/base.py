@@ -13,6 +13,8 @@ Rules that every implementation keeps and `tests/stores/contract.py` checks:
   be read: to search alone is better than not to search, and `commit` keeps the answers apart.
 - Methods may be called from any task of the loop that opened the store, and survive cancellation: what was begun is
   finished, and a caller that left is not told. Before `open` and after `aclose` none of them raises either.
+- A fork closes the child's copy: the child's engine opens it again, with threads, locks and connections of its own
+  (`algosearch.forks`).
 """
 
 from __future__ import annotations
@@ -84,8 +86,10 @@ class StoreStatistics(msgspec.Struct, frozen=True, kw_only=True):
 class Store(Protocol):
     """A home of records. `open` it on the loop that will use it; whoever opens it closes it."""
 
-    location: str
-    """As the user would write it: `memory:`, a path. Where the store chooses by itself, known after `open`."""
+    @property
+    def location(self) -> str:
+        """As the user would write it: `memory:`, a path. Where the store chooses by itself, known after `open`."""
+        ...
 
     lasting: bool
     """Whether it outlives this process, so that what may be the end of it is worth writing down."""

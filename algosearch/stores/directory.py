@@ -13,13 +13,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
+from weakref import WeakSet
 
 from algosearch.errors import StoreUnusable
-from algosearch.pinned import PinnedThread
+from algosearch.forks import hold_during_forks, renew_in_children
+from algosearch.pinned import PinnedThread, is_pinned
 from algosearch.records import Key, Record
 from algosearch.stores.base import Claim, Committed, Miss, StoreStatistics
 
@@ -37,6 +40,7 @@ CLOSE_S: Final = 2.0
 RETRY_S: Final = 5.0
 
 _GONE: Final = "the store is not open"
+_COPIED: Final = "its connection was in use when the process forked, and SQLite's locks cannot be trusted after that"
 
 
 class DirectoryStore:
@@ -67,6 +71,11 @@ class DirectoryStore:
         self._retry_s = retry_s
         self._read_only = read_only
         self._room: _Room | None = None
+        renew_in_children(self)
+
+    def renew_after_fork(self) -> None:
+        """The child's copy is closed: the thread is the parent's."""
+        self._room = None
 
     def __repr__(self) -> str:
         return f"<DirectoryStore {self.location} {'closed' if self._room is None else 'open'}>"
@@ -75,6 +84,8 @@ class DirectoryStore:
         """As `Store.open`. A file that somebody holds is waited for 2 seconds."""
         if self._room is not None:
             return
+        if _LEFT_BEHIND:
+            raise StoreUnusable(self.location, _COPIED, "start this process without a fork (spawn), or fork earlier")
         room = self._room = _Room()
         try:
             async with asyncio.timeout(UNANSWERED_S):
@@ -207,6 +218,24 @@ class _Room:
         self.thread = PinnedThread("algosearch-store")
         self.shelf: Shelf | None = None
         """Touched in the thread only."""
+        self.closed = False
+        _ROOMS.add(self)
+
+    def step_aside(self) -> _Aside | None:
+        """Have the thread let go of its connection, say so, and do nothing until it is over. None if it is ending.
+
+        A connection must not be copied: the child's SQLite would take the parent's locks for its own, even for another
+        connection to the same file. It is opened afresh when it is next used.
+        """
+        aside = _Aside()
+
+        def wait() -> None:
+            if self.shelf is not None:
+                self.shelf.close()
+            aside.reached.set()
+            aside.over.wait()
+
+        return aside if self.thread.post(wait) else None
 
     def apply(self, call: Callable[[Shelf], T], otherwise: T) -> T:
         """Do something with the shelf, if there is one."""
@@ -217,3 +246,52 @@ class _Room:
         shelf, self.shelf = self.shelf, None
         if shelf is not None:
             shelf.close()
+        self.closed = True
+
+
+class _Aside:
+    """A room's stepping aside for one fork."""
+
+    def __init__(self) -> None:
+        self.reached = threading.Event()
+        self.over = threading.Event()
+
+
+class _Forking(threading.local):
+    """The rooms of this process, and which of them stand aside for a fork of this thread."""
+
+    def __init__(self) -> None:
+        self._aside: dict[_Room, _Aside | None] = {}
+
+    def hold(self, timeout_s: float) -> None:
+        """Have every room step aside."""
+        self._aside = {}
+        if is_pinned():  # it may be a store's own thread, which cannot wait for itself
+            return
+        deadline = time.monotonic() + timeout_s
+        self._aside = {room: room.step_aside() for room in tuple(_ROOMS) if not room.closed}
+        for room, aside in self._aside.items():
+            wait = room.thread.join if aside is None else aside.reached.wait
+            wait(max(0.0, deadline - time.monotonic()))
+
+    def let_go(self) -> None:
+        """In the parent: they go on."""
+        for aside in self._aside.values():
+            if aside is not None:
+                aside.over.set()
+
+    def renew_after_fork(self) -> None:
+        """In the child: whatever had not stepped aside has a connection that must never be used, nor closed."""
+        for room in _ROOMS:
+            aside = self._aside.get(room)
+            if not room.closed and not (aside is not None and aside.reached.is_set()):
+                _LEFT_BEHIND.append(room)
+        _ROOMS.clear()
+
+
+_ROOMS: Final[WeakSet[_Room]] = WeakSet()
+_LEFT_BEHIND: Final[list[_Room]] = []
+"""In a child: the rooms whose connection was copied; kept, so that it is not closed."""
+_FORKING: Final = _Forking()
+hold_during_forks(_FORKING.hold, _FORKING.let_go)
+renew_in_children(_FORKING)

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Final
 
 from algosearch.errors import StoreUnusable
+from algosearch.settings import MEMORY
 from algosearch.stores.base import Store
 from algosearch.stores.directory import DirectoryStore
 from algosearch.stores.memory import MemoryStore
 
-MEMORY: Final = "memory:"
 FOLDER: Final = "store-v2"
 """Carries the format (`inspection.FORMAT`), so that versions with different formats do not meet."""
 

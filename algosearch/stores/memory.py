@@ -17,6 +17,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from algosearch.errors import UndecodableRecord
+from algosearch.forks import renew_in_children
 from algosearch.records import Key, Record
 from algosearch.stores.base import Claim, Committed, Miss, StoreStatistics
 from algosearch.stores.rules import Lease, contest, extend, settle, storable
@@ -29,13 +30,18 @@ class _Memory:
     """What the handles share. Whoever touches it holds `lock`, for microseconds."""
 
     def __init__(self, limit_records: int) -> None:
-        self.lock = threading.Lock()
+        self.renew_after_fork()
+        renew_in_children(self)
         self.limit_records = limit_records
         self.records: OrderedDict[str, tuple[Record, int]] = OrderedDict()
         """By digest, with the encoded size; the least recently used first."""
         self.leases: dict[str, Lease] = {}
         self.writes = 0
         """Counts up with every change, so that a handle can tell the others' from its own."""
+
+    def renew_after_fork(self) -> None:
+        """The child has a memory of its own, with what was in it."""
+        self.lock = threading.Lock()
 
 
 class MemoryStore:

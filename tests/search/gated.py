@@ -34,6 +34,21 @@ class Gate:
             assert self._opened.wait(_LIMIT_S), "the gate was never opened"
 
 
+class RaisesOnce:
+    """For `GatedBackend.before`: raises at the first of these calls, as soon as it may, then never again."""
+
+    def __init__(self, call: str, error: BaseException) -> None:
+        self.call: str | None = call
+        self.may = threading.Event()
+        self._error = error
+
+    def __call__(self, call: str, subject: object) -> None:
+        if call == self.call:
+            self.call = None
+            assert self.may.wait(_LIMIT_S), "it was never allowed"
+            raise self._error
+
+
 class GatedBackend:
     """`gates` has a gate for each call of a session, all open at first; `before` may be replaced to act on a call."""
 
@@ -41,11 +56,16 @@ class GatedBackend:
         self.name = inner.name
         self._inner = inner
         self.gates = {
-            call: Gate() for call in ("open", "enumerate", "build", "load", "launch", "time", "check", "unload")
+            call: Gate()
+            for call in (
+                *("open", "enumerate", "build", "load", "launch", "time", "check", "unload"),
+                *("devices", "destroy", "close"),
+            )
         }
         self.before: Callable[[str, Any], None] = lambda call, subject: None
 
     def devices(self) -> tuple[Device, ...]:
+        self.come("devices", None)
         return self._inner.devices()
 
     def open(self, device: Device) -> Session:
@@ -92,7 +112,9 @@ class _GatedSession:
         self._inner.unload()
 
     def destroy(self, plans: Sequence[int]) -> None:
+        self._backend.come("destroy", plans)
         self._inner.destroy(plans)
 
     def close(self) -> None:
+        self._backend.come("close", None)
         self._inner.close()

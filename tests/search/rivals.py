@@ -11,6 +11,7 @@ from algosearch.records import Key, Record
 from algosearch.search import Searcher
 from algosearch.search.claims import PATIENCE_S
 from algosearch.search.engine import Engine
+from algosearch.search.lineup import Lineup
 from algosearch.stores import MemoryStore, Miss, Store
 
 EXPIRY_S = 0.4
@@ -83,7 +84,7 @@ async def rival(
     store: Store, backend: Backend, *, expiry_s: float = EXPIRY_S, patience_s: float = PATIENCE_S
 ) -> AsyncIterator[Searcher]:
     """A searcher with an engine of its own, as another process has."""
-    engine = Engine([backend], store, expiry_s=expiry_s, patience_s=patience_s)
+    engine = Engine(Lineup([backend], None), lambda: store, expiry_s=expiry_s, patience_s=patience_s)
     engine.start()
     try:
         await engine.ready.wait()

@@ -149,7 +149,7 @@ async def test_opening() -> None:
 
     async def scenario() -> None:
         async with open_searcher(store="memory:", backends=[scripted(some_op())]) as searcher:
-            assert current_searcher() is searcher
+            assert await current_searcher() is searcher
             await searcher.select(some_op())
 
     async def check(cancelled: bool) -> None:

@@ -495,7 +495,7 @@ class TestLies:
                 self._note("commit", record)
                 if what == "another key's record":
                     return Committed(some_record(), won=False)
-                search = replace(record.searches[0], trials=(), complete=False)
+                search = replace(record.searches[0], trials=Trials.of(()), complete=False)
                 return Committed(replace(record, searches=(search,) * self.count("commit")), won=False)
 
         store = Liar(beside=home.memory, clock=home.clock)

@@ -5,10 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import os
-import subprocess
-import sys
-import textwrap
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,32 +29,24 @@ from algosearch.ops import ConvOp, canonical
 from algosearch.records import Key, Record, SearchMode
 from algosearch.stores import MemoryStore
 from algosearch.stores.base import Committed, Miss
-from tests.search.gated import GatedBackend
+from tests.search.gated import GatedBackend, RaisesOnce
 from tests.search.helpers import FAST, SLOW, scripted, some_op, some_ops
+from tests.search.processes import run_python
 
 MODES_THAT_RUN: Final[tuple[SearchMode, ...]] = ("race", "exhaustive")
-
-
-class _Once:
-    """Raises at the first of these calls, then never again."""
-
-    def __init__(self, call: str) -> None:
-        self.call: str | None = call
-
-    def __call__(self, call: str, subject: object) -> None:
-        if call == self.call:
-            self.call = None
-            raise ZeroDivisionError("a bug in the backend")
 
 
 @pytest.mark.parametrize("call", ["enumerate", "build", "load", "launch", "time", "check"])
 async def test_a_backend_that_breaks_its_contract(call: str) -> None:
     backend = GatedBackend(scripted(some_op()))
-    backend.before = _Once(call)
+    backend.before = raising = RaisesOnce(call, ZeroDivisionError("a bug in the backend"))
     heard: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: heard.append(context))
     async with open_searcher(store="memory:", backends=[backend]) as searcher:
-        failures = await asyncio.gather(*(searcher.select(some_op()) for _ in range(5)), return_exceptions=True)
+        asking = [asyncio.create_task(searcher.select(some_op())) for _ in range(5)]
+        await asyncio.sleep(0)
+        raising.may.set()
+        failures = await asyncio.gather(*asking, return_exceptions=True)
         assert [type(failure) for failure in failures] == [SearchFailed] * 5
         assert len({id(failure) for failure in failures}) == 5
         assert all(isinstance(failure.__cause__, ZeroDivisionError) for failure in failures)  # type: ignore[union-attr]
@@ -72,7 +60,8 @@ async def test_a_backend_that_breaks_its_contract(call: str) -> None:
 async def test_a_failure_that_nobody_waits_for_is_silent() -> None:
     """C07: errors are not cached, and never reported as unretrieved."""
     backend = GatedBackend(scripted(some_op()))
-    backend.before = _Once("launch")
+    backend.before = raising = RaisesOnce("launch", ZeroDivisionError("a bug in the backend"))
+    raising.may.set()
     heard: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: heard.append(context))
     async with open_searcher(store="memory:", backends=[backend]) as searcher:
@@ -177,6 +166,9 @@ async def test_what_an_incomplete_environment_finds_is_not_stored() -> None:
     async with open_searcher(store=store, backends=[backend]) as searcher:
         await searcher.select(some_op())
         assert (await searcher.select(some_op(), mode="cached")).precision == "final"
+        engine = searcher.statistics().engine
+        assert engine.incomplete == {f"simulated on {DeviceScript().kind}": "a part is missing"}
+        assert engine.not_kept == 0
     await store.open()
     assert [digest async for digest, _ in store.scan()] == []
     await store.aclose()
@@ -227,24 +219,13 @@ async def test_a_second_searcher_finds_what_the_first_one_stored() -> None:
     assert searches(trace) == 1
 
 
-def run_python(code: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-W", "error", "-c", textwrap.dedent(code)],
-        env={**os.environ, "ALGOSEARCH_STORE": "memory:", **environ},
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
-
-
 def test_the_interpreter_exits_in_time_with_a_hung_call_and_an_open_searcher() -> None:
     done = run_python(
         """
         import asyncio, threading, time
         from algosearch import ConvOp, open_searcher
         from algosearch.backends.simulated import SimulatedBackend
-        from tests.search.gated import GatedBackend
+        from tests.search.gated import GatedBackend, RaisesOnce
 
         backend = GatedBackend(SimulatedBackend())
         backend.gates["launch"].close()

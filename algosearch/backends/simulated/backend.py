@@ -19,6 +19,7 @@ from algosearch.backends.simulated.script import BACKEND, ProblemScript, Script
 from algosearch.backends.simulated.session import SimulatedSession
 from algosearch.backends.simulated.trace import TraceEvent, Tracer
 from algosearch.errors import DeviceUnavailable, InvalidSetting
+from algosearch.forks import renew_in_children
 from algosearch.ops import Op, canonical
 
 Pace = Literal["virtual", "real"]
@@ -78,11 +79,16 @@ class SimulatedBackend:
         self._library = Library(self.script)
         self._kinds = tuple(kind for kind in self.script.devices for _ in range(devices))
         self._memories = tuple(Memory(kind.memory_bytes) for kind in self._kinds)
-        self._lock = threading.Lock()
-        self._sessions: list[SimulatedSession] = []
+        self.renew_after_fork()
+        renew_in_children(self)
 
     def __repr__(self) -> str:
         return f"<SimulatedBackend {len(self._kinds)} devices, {self._library!r}>"
+
+    def renew_after_fork(self) -> None:
+        """The parent's sessions are none of the child's."""
+        self._lock = threading.Lock()
+        self._sessions: list[SimulatedSession] = []
 
     @classmethod
     def from_file(

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from algosearch.backends.simulated.script import DeviceScript
+from algosearch.forks import renew_in_children
 
 _QUANTUM_S: Final = 0.001
 """Shorter sleeps are saved up: the system rounds each one up by tens of microseconds."""
@@ -18,11 +19,16 @@ class Memory:
 
     def __init__(self, total_bytes: int) -> None:
         self.total_bytes = total_bytes
-        self._free_bytes = total_bytes
-        self._lock = threading.Lock()
+        self.renew_after_fork()
+        renew_in_children(self)
 
     def __repr__(self) -> str:
         return f"<Memory {self._free_bytes} of {self.total_bytes} bytes free>"
+
+    def renew_after_fork(self) -> None:
+        """What the parent's sessions have taken is taken in the parent."""
+        self._lock = threading.Lock()
+        self._free_bytes = self.total_bytes
 
     @property
     def free_bytes(self) -> int:
