@@ -13,14 +13,14 @@ from typing import Annotated, Final
 import typer
 
 from algosearch._version import VERSION
-from algosearch.cli import show, stats, warm
+from algosearch.cli import prune, show, stats, warm
 from algosearch.cli.streams import OutputLost, settle_streams
 from algosearch.cli.terminal import say_logs
 from algosearch.cli.verb import after_lost, as_command
 
 __all__ = ("app", "main")
 
-_VERBS: Final = (warm.warm, show.show, stats.stats)
+_VERBS: Final = (warm.warm, show.show, stats.stats, prune.prune)
 """In the order of the help."""
 
 app: Final = typer.Typer(
