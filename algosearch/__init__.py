@@ -32,6 +32,7 @@ from algosearch.errors import (
     UndecodableRecord,
     UnknownDevice,
     UnknownDimension,
+    UnreadableExport,
     UnreadableModel,
     WouldBlockLoop,
 )
@@ -77,6 +78,7 @@ __all__ = (
     "DeviceUnavailable",
     "StoreUnusable",
     "UndecodableRecord",
+    "UnreadableExport",
     "ModelError",
     "UnreadableModel",
     "UnknownDimension",

@@ -13,14 +13,14 @@ from typing import Annotated, Final
 import typer
 
 from algosearch._version import VERSION
-from algosearch.cli import prune, show, stats, warm
+from algosearch.cli import export, import_, prune, show, stats, warm
 from algosearch.cli.streams import OutputLost, settle_streams
 from algosearch.cli.terminal import say_logs
 from algosearch.cli.verb import after_lost, as_command
 
 __all__ = ("app", "main")
 
-_VERBS: Final = (warm.warm, show.show, stats.stats, prune.prune)
+_VERBS: Final = (warm.warm, show.show, stats.stats, prune.prune, export.export, import_.import_)
 """In the order of the help."""
 
 app: Final = typer.Typer(
@@ -32,7 +32,7 @@ app: Final = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for verb in _VERBS:
-    app.command()(as_command(verb))
+    app.command(verb.__name__.rstrip("_"))(as_command(verb))
 
 
 def _print_version(wanted: bool) -> None:
