@@ -40,7 +40,7 @@ from algosearch.ops import BatchNormOp, ConvOp
 from algosearch.records import Algorithm, Choice, Key, Policy, Record, Rejection, Trial
 
 if TYPE_CHECKING:
-    from algosearch.search import Request, Searcher, Statistics, open_searcher, select_algo
+    from algosearch.search import Request, Searcher, Statistics, Verdict, open_searcher, select_algo
 
 __all__ = (
     # asking
@@ -49,6 +49,7 @@ __all__ = (
     "Searcher",
     "Request",
     "Statistics",
+    "Verdict",
     # what is asked
     "ConvOp",
     "BatchNormOp",
@@ -85,7 +86,7 @@ __all__ = (
     "__version__",
 )
 
-_LAZY = frozenset({"open_searcher", "select_algo", "Searcher", "Request", "Statistics"})
+_LAZY = frozenset({"open_searcher", "select_algo", "Searcher", "Request", "Statistics", "Verdict"})
 """Names whose room imports asyncio and anyio, 60 ms that a program which only describes ops need not pay."""
 
 

@@ -6,6 +6,7 @@ from algosearch.search.ambient import current_searcher, open_searcher, select_al
 from algosearch.search.request import Request
 from algosearch.search.searcher import Searcher
 from algosearch.search.statistics import ChoicesDigest, EngineStatistics, FlightStatus, Statistics
+from algosearch.search.verification import Verdict
 
 __all__ = (
     "open_searcher",
@@ -17,4 +18,5 @@ __all__ = (
     "EngineStatistics",
     "FlightStatus",
     "ChoicesDigest",
+    "Verdict",
 )
