@@ -13,14 +13,22 @@ from typing import Annotated, Final
 import typer
 
 from algosearch._version import VERSION
-from algosearch.cli import export, import_, prune, show, stats, warm
+from algosearch.cli import export, import_, prune, show, stats, verify, warm
 from algosearch.cli.streams import OutputLost, settle_streams
 from algosearch.cli.terminal import say_logs
 from algosearch.cli.verb import after_lost, as_command
 
 __all__ = ("app", "main")
 
-_VERBS: Final = (warm.warm, show.show, stats.stats, prune.prune, export.export, import_.import_)
+_VERBS: Final = (
+    warm.warm,
+    show.show,
+    stats.stats,
+    verify.verify,
+    prune.prune,
+    export.export,
+    import_.import_,
+)
 """In the order of the help."""
 
 app: Final = typer.Typer(

@@ -243,12 +243,12 @@ async def _retimed(worker: Worker, verification: Verification, choice: Choice) -
         return verdict
     lag = pick.time_us / best.time_us - 1
     if lag > again.tie_window:
-        return replace(verdict, finding="beaten", reason=f"{best.algorithm} is {lag:.1%} faster")
+        return replace(
+            verdict, finding="beaten", reason=f"{best.algorithm} is faster now: the pick takes {_changed(lag)}"
+        )
     drift = verdict.drift
     if drift is not None and abs(drift) > verification.tolerance:
-        return replace(
-            verdict, finding="drifted", reason=f"it takes {abs(drift):.1%} {'more' if drift > 0 else 'less'}"
-        )
+        return replace(verdict, finding="drifted", reason=f"it takes {_changed(drift)}")
     return verdict
 
 
@@ -282,3 +282,9 @@ def _difference(wanted: Environment, here: Environment) -> str:
     theirs, ours = dict(wanted.facts), dict(here.facts)
     names = [name for name in sorted(theirs.keys() | ours.keys()) if theirs.get(name) != ours.get(name)]
     return ", ".join(f"{name} was {theirs.get(name, 'unknown')} and is {ours.get(name, 'unknown')}" for name in names)
+
+
+def _changed(relative: float) -> str:
+    if relative >= 1:
+        return f"{1 + relative:.1f} times as long"
+    return f"{abs(relative):.1%} {'more' if relative > 0 else 'less'}"

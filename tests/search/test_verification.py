@@ -105,6 +105,7 @@ async def test_all_have_become_slower_alike(tmp_path: Path, factor: float, findi
         verdict = await searcher.verify(record)
         assert (verdict.finding, verdict.best) == (finding, FAST)
         assert verdict.drift == pytest.approx(factor - 1)
+        assert verdict.reason == {1.05: "", 1.2: "it takes 20.0% more", 0.8: "it takes 20.0% less"}[factor]
         assert (await searcher.verify(record, tolerance=0.01)).finding == "drifted"
         assert (await searcher.verify(record, tolerance=0.5)).finding == "steady"
     assert await stored(tmp_path) == record
@@ -116,7 +117,7 @@ async def test_another_is_faster_now(tmp_path: Path) -> None:
         verdict = await searcher.verify(record)
     assert (verdict.finding, verdict.best) == ("beaten", SMALL)
     assert verdict.best_us == pytest.approx(80.0)
-    assert verdict.reason == f"{SMALL} is 25.0% faster"
+    assert verdict.reason == f"{SMALL} is faster now: the pick takes 25.0% more"
     assert verdict.drift == pytest.approx(0.0)
     assert await stored(tmp_path) == record
 
