@@ -13,7 +13,7 @@ from typing import Annotated, Final
 import typer
 
 from algosearch._version import VERSION
-from algosearch.cli import export, import_, prune, show, stats, verify, warm
+from algosearch.cli import doctor, export, import_, prune, show, stats, verify, warm
 from algosearch.cli.streams import OutputLost, settle_streams
 from algosearch.cli.terminal import say_logs
 from algosearch.cli.verb import after_lost, as_command
@@ -24,6 +24,7 @@ _VERBS: Final = (
     warm.warm,
     show.show,
     stats.stats,
+    doctor.doctor,
     verify.verify,
     prune.prune,
     export.export,

@@ -24,7 +24,7 @@ from algosearch.errors import (
 )
 from tests.cli.helpers import environ, invoke, run
 
-VERBS = ["warm", "show", "stats", "verify", "prune", "export", "import"]
+VERBS = ["warm", "show", "stats", "doctor", "verify", "prune", "export", "import"]
 
 
 def outcome_of(error: BaseException | None, *, code: int = 0) -> Result:
@@ -110,7 +110,7 @@ def test_help_lists_the_verbs_in_their_order() -> None:
 def test_help_of_a_verb(verb: str, flag: str) -> None:
     result = invoke(verb, flag)
     assert result.exit_code == 0
-    assert f" {verb} [OPTIONS] " in result.stdout.splitlines()[0]
+    assert f" {verb} [OPTIONS]" in result.stdout.splitlines()[0]
 
 
 @pytest.mark.parametrize("args", [["frobnicate"], ["warm"], ["warm", "resnet50", "--frobnicate"], ["show", "a", "b"]])
