@@ -40,13 +40,14 @@ def export(file: File, what: What = None, store: Store = None, json: Json = Fals
     if target.exists() and not target.is_file():
         raise InvalidSetting("FILE", file, "is there and no file")
     terminal = Terminal()
-    with terminal.logging(), Stop() as stop:
+    with terminal.logging():
         contents = read_contents(terminal, place_of(store))
+    with terminal.logging(), Stop() as stop:
         found = select(contents, what)
         if contents.unreadable:
             terminal.warn(f"{len(contents.unreadable)} records cannot be read and are left out; show lists them")
         size_bytes = 0
-        if found.entries and stop.signum is None:
+        if found.entries:
             try:
                 size_bytes = _write(terminal, target, found.entries, lambda: stop.signum is not None)
             except OSError as error:

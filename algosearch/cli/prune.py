@@ -62,12 +62,13 @@ def prune(
         raise InvalidSetting("what to delete", "nothing", f"must be said by {options}")
     place = place_of(one_store(where, store))
     terminal = Terminal()
-    with terminal.logging(), Stop() as stop:
+    with terminal.logging():
         contents = read_contents(terminal, place)
+    with terminal.logging(), Stop() as stop:
         entries = select(contents, what).entries if wanted or what is not None else ()
         doomed = [entry for entry in entries if all(holds(entry) for holds in wanted)]
         done = _Pruning(contents, doomed, undecodable=undecodable)
-        if not dry_run and stop.signum is None and not contents.missing:
+        if not dry_run and not contents.missing:
             done.carry_out(terminal, place, lambda: stop.signum is not None)
         if json:
             write_json(done.as_object(dry_run=dry_run, interrupted=stop.signum is not None))

@@ -61,14 +61,15 @@ def verify(
     began = perf_counter()
     relative = _relative(tolerance)
     terminal = Terminal()
-    with terminal.logging(verbose=verbose), Stop() as stop:
+    with terminal.logging(verbose=verbose):
         if device is not None:
             find_device(device)
         place = place_of(store)
         contents = read_contents(terminal, place)
+    with terminal.logging(verbose=verbose), Stop() as stop:
         found = select(contents, what)
         run = _Run(found.entries, repair=repair, tolerance=relative)
-        if found.entries and stop.signum is None:
+        if found.entries:
             run.carry_out(terminal, place, device, lambda: stop.signum is not None)
         if json:
             seconds = round(perf_counter() - began, 3)

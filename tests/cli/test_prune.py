@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from algosearch.cli import prune
 from algosearch.cli.contents import Entry
 from algosearch.ops import BatchNormOp
 from algosearch.records import Environment, Key, Record, wire
-from algosearch.stores import DirectoryStore
+from algosearch.stores import DirectoryStore, Miss
 from tests.cli.helpers import digests_in, environ, fill, invoke, record_of, run, spoil, the_object, tiny_op
 
 NORM = BatchNormOp(shape=(2, 3, 4, 4))
@@ -221,3 +221,19 @@ def test_the_filter_is_that_of_show(store: Path) -> None:
 def test_entries_know_their_version() -> None:
     record: Record = RECORDS[1]
     assert Entry.of(record).version == "0.0.9"
+
+
+def test_interrupted_while_reading_nothing_is_deleted(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    really = DirectoryStore.scan
+
+    async def then_ctrl_c(self: DirectoryStore) -> AsyncIterator[tuple[str, Record | Miss]]:
+        async for each in really(self):
+            yield each
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(DirectoryStore, "scan", then_ctrl_c)
+    result = invoke("prune", store, "--older-than", "0s")
+    assert (result.exit_code, result.stdout) == (130, "")
+    assert result.stderr.splitlines()[-1] == "interrupted"
+    monkeypatch.undo()
+    assert left(store) == {0, 1, 2, 3}
