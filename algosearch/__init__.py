@@ -33,6 +33,7 @@ from algosearch.errors import (
     UndecodableRecord,
     UnknownDevice,
     UnknownDimension,
+    UnreadableExport,
     UnreadableModel,
     WouldBlockLoop,
 )
@@ -41,7 +42,7 @@ from algosearch.records import Algorithm, Choice, Key, Policy, Record, Rejection
 from algosearch.search import open_searcher, select_algo
 
 if TYPE_CHECKING:
-    from algosearch.search import Request, Searcher, Statistics
+    from algosearch.search import Request, Searcher, Statistics, Verdict
 
 __all__ = (
     # asking
@@ -50,6 +51,7 @@ __all__ = (
     "Searcher",
     "Request",
     "Statistics",
+    "Verdict",
     # what is asked
     "ConvOp",
     "BatchNormOp",
@@ -80,13 +82,14 @@ __all__ = (
     "DeviceUnavailable",
     "StoreUnusable",
     "UndecodableRecord",
+    "UnreadableExport",
     "ModelError",
     "UnreadableModel",
     "UnknownDimension",
     "__version__",
 )
 
-_LAZY = frozenset({"Searcher", "Request", "Statistics"})
+_LAZY = frozenset({"Searcher", "Request", "Statistics", "Verdict"})
 """Names of what callers are given and need not name, whose modules import asyncio and anyio: 60 ms."""
 
 

@@ -35,6 +35,7 @@ __all__ = (
     "DeviceUnavailable",
     "StoreUnusable",
     "UndecodableRecord",
+    "UnreadableExport",
     "ModelError",
     "UnreadableModel",
     "UnknownDimension",
@@ -239,6 +240,17 @@ class UndecodableRecord(AlgosearchError, ValueError):
 
     def __str__(self) -> str:
         return self.reason
+
+
+class UnreadableExport(AlgosearchError, ValueError):
+    """A file that is no export of records, or one of which no record can be read."""
+
+    def __init__(self, source: str, reason: str) -> None:
+        self.source, self.reason = source, reason
+        super().__init__(source, reason)
+
+    def __str__(self) -> str:
+        return f"{self.source}: {self.reason}; name a file that `algosearch export` wrote"
 
 
 class ModelError(AlgosearchError, ValueError):

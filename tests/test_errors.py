@@ -31,6 +31,7 @@ from algosearch.errors import (
     UndecodableRecord,
     UnknownDevice,
     UnknownDimension,
+    UnreadableExport,
     UnreadableModel,
     WouldBlockLoop,
 )
@@ -90,6 +91,10 @@ TEXTS: Final[list[tuple[AlgosearchError, str]]] = [
     (
         WouldBlockLoop("select_algo.blocking", "await select_algo"),
         "select_algo.blocking would block the event loop that runs in this thread; use await select_algo",
+    ),
+    (
+        UnreadableExport("a.jsonl", "not a file"),
+        "a.jsonl: not a file; name a file that `algosearch export` wrote",
     ),
     (UnknownDevice("cuda:9", ["cpu:0", "cuda:0"]), "unknown device 'cuda:9'; there is: cpu:0, cuda:0"),
     (UnknownDevice("cuda:9", ()), "unknown device 'cuda:9'; there is: none"),

@@ -13,14 +13,23 @@ from typing import Annotated, Final
 import typer
 
 from algosearch._version import VERSION
-from algosearch.cli import show, warm
+from algosearch.cli import doctor, export, import_, prune, show, stats, verify, warm
 from algosearch.cli.streams import OutputLost, settle_streams
 from algosearch.cli.terminal import say_logs
 from algosearch.cli.verb import after_lost, as_command
 
 __all__ = ("app", "main")
 
-_VERBS: Final = (warm.warm, show.show)
+_VERBS: Final = (
+    warm.warm,
+    show.show,
+    stats.stats,
+    doctor.doctor,
+    verify.verify,
+    prune.prune,
+    export.export,
+    import_.import_,
+)
 """In the order of the help."""
 
 app: Final = typer.Typer(
@@ -32,7 +41,7 @@ app: Final = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for verb in _VERBS:
-    app.command()(as_command(verb))
+    app.command(verb.__name__.rstrip("_"))(as_command(verb))
 
 
 def _print_version(wanted: bool) -> None:

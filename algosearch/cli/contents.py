@@ -67,6 +67,11 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
         return self.ingredients["device"]
 
     @property
+    def version(self) -> str:
+        """The algosearch that made its last search."""
+        return self.record.searches[-1].provenance.version
+
+    @property
     def found_at_s(self) -> int:
         """Unix time of its last search."""
         return max(search.provenance.found_at_s for search in self.record.searches)

@@ -38,7 +38,12 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     def exists(self) -> bool:
         """Whether there is a store. To open one makes one, and to look must not."""
         directory = self.directory
-        return directory is None or (directory / FILE).exists()
+        try:
+            return directory is None or bool(os.stat(directory / FILE))
+        except (FileNotFoundError, NotADirectoryError, ValueError):
+            return False
+        except OSError:
+            return True  # something is there, and whoever opens it hears what is wrong with it
 
     def store(self, *, read_only: bool = True) -> Store:
         """The store there, not yet opened.

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Final
 
 _SIZES: Final = ("KiB", "MiB", "GiB", "TiB", "PiB")
+_UNITS_S: Final = {"s": 1.0, "min": 60.0, "h": 3_600.0, "d": 86_400.0, "w": 604_800.0}
+_AGE: Final = re.compile(r"(?P<number>\d{1,9}(\.\d{1,9})?)\s*(?P<unit>s|min|h|d|w)", re.ASCII)
 _AGES: Final = ((86_400.0, "d"), (3_600.0, "h"), (60.0, "min"), (1.0, "s"))
 
 
@@ -49,3 +52,9 @@ def _four_digits(value: float) -> str:
     value = float(f"{value:.4g}")  # first, for 0.99996 has a digit less than what it rounds to
     decimals = 3 - math.floor(math.log10(value)) if value > 0 else 0
     return f"{value:.{min(max(decimals, 0), 6)}f}"
+
+
+def seconds_of(text: str) -> float | None:
+    """The seconds that an age or a duration means, `30d`, `12 h`, `90min`, `2w`; None if it means none."""
+    found = _AGE.fullmatch(text.strip().lower())
+    return None if found is None else float(found["number"]) * _UNITS_S[found["unit"]]

@@ -19,6 +19,7 @@ from algosearch.errors import (
     ModelError,
     StoreUnusable,
     UnknownDevice,
+    UnreadableExport,
 )
 from algosearch.settings import DEBUG_VARIABLE, debug_wanted
 
@@ -40,7 +41,15 @@ INTERRUPTED: Final = 130
 BROKEN_PIPE: Final = 141
 """Whoever read stdout has left: what the shell says of a process that SIGPIPE ended. What was found is kept."""
 
-_REFUSALS: Final = (InvalidValue, InvalidSetting, ModelError, UnknownDevice, DeviceUnavailable, StoreUnusable)
+_REFUSALS: Final = (
+    InvalidValue,
+    InvalidSetting,
+    ModelError,
+    UnreadableExport,
+    UnknownDevice,
+    DeviceUnavailable,
+    StoreUnusable,
+)
 
 P = ParamSpec("P")
 

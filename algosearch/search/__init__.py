@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from algosearch.search.request import Request
     from algosearch.search.searcher import Searcher
     from algosearch.search.statistics import ChoicesDigest, EngineStatistics, FlightStatus, Statistics
+    from algosearch.search.verification import Verdict
 
 __all__ = (
     "open_searcher",
@@ -26,11 +27,13 @@ __all__ = (
     "EngineStatistics",
     "FlightStatus",
     "ChoicesDigest",
+    "Verdict",
 )
 
 _LAZY = {
     "Searcher": "searcher",
     "Request": "request",
+    "Verdict": "verification",
     **dict.fromkeys(("Statistics", "EngineStatistics", "FlightStatus", "ChoicesDigest"), "statistics"),
 }
 

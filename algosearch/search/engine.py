@@ -33,6 +33,7 @@ from algosearch.search.milestone import Milestone, gathering
 from algosearch.search.statistics import EngineStatistics, FlightStatus
 from algosearch.search.tiers import Tiers
 from algosearch.search.tower import Counts, Tower
+from algosearch.search.verification import Verification, Verifier
 from algosearch.stores.base import Store
 
 logger = logging.getLogger("algosearch.engine")
@@ -83,6 +84,8 @@ class Engine:
         """By device name; devices of one kind share one."""
         self._tower: Tower | None = None
         """From the moment that it serves."""
+        self._verifier: Verifier | None = None
+        """While it serves."""
         self._inbox: deque[tuple[Message, Inquiry]] = deque()
         self._inbox_lock = threading.Lock()
         self._woken = False
@@ -136,6 +139,21 @@ class Engine:
     def list_now(self, inquiry: Inquiry) -> None:
         """Ask for the candidates of its key at once, before its turn: a deadline has passed."""
         self._post("list", inquiry)
+
+    def verify(self, verification: Verification) -> None:
+        """Take a verification; it will be decided or failed. Only once `ready` has happened."""
+        with self._inbox_lock:
+            refused = self._stopping or self._loop is None
+            if self._loop is not None and not refused:
+                self._loop.call_soon_threadsafe(self._begin, verification)  # before `_close` begins, which runs it
+        if refused:
+            verification.decided.fail(SearcherClosed())
+
+    def give_up(self, verification: Verification) -> None:
+        """Nobody waits for a verification any more."""
+        with self._inbox_lock:
+            if self._loop is not None and not self._stopping:
+                self._loop.call_soon_threadsafe(verification.give_up)
 
     def stop(self) -> None:
         """Begin to end, even while it opens; `ended` happens when all is closed. Harmless if called twice."""
@@ -236,6 +254,7 @@ class Engine:
         expiry_s, patience_s = self._lease
         claims = Claims(self._tiers, tasks, expiry_s=expiry_s, patience_s=patience_s)
         self._tower = Tower(self._tiers, tasks, claims)
+        self._verifier = Verifier(self._tiers, tasks, self._all_pools)
         await self._tiers.open()
         self._sort_devices(tasks)
         with self._inbox_lock:
@@ -295,7 +314,14 @@ class Engine:
                 for inquiry in inquiries:
                     inquiry.fail(error)
 
+    def _begin(self, verification: Verification) -> None:
+        if self._verifier is None:
+            verification.decided.fail(SearcherClosed())
+        else:
+            self._verifier.begin(verification)
+
     async def _close(self) -> None:
+        self._verifier = None
         with self._inbox_lock:
             asked, self._stopping = self._stopping, True
         closed = "the searcher was closed before this was answered"

@@ -15,8 +15,9 @@ from typing import Final
 
 import msgspec
 
+from algosearch.errors import SearcherClosed
 from algosearch.ops import Op
-from algosearch.records import DEFAULT_POLICY, Choice, Policy
+from algosearch.records import DEFAULT_POLICY, Choice, Policy, Record
 from algosearch.search.answers import Answers, Place
 from algosearch.search.arguments import checked_device, checked_op, checked_ops, checked_policy, checked_seconds
 from algosearch.search.desk import Desk
@@ -24,6 +25,7 @@ from algosearch.search.engine import Engine
 from algosearch.search.milestone import refuse_in_loop, wait_for_all
 from algosearch.search.request import Request
 from algosearch.search.statistics import ChoicesDigest, FlightStatus, Statistics
+from algosearch.search.verification import TOLERANCE, Verdict, Verification
 from algosearch.settings import Mode, mode_of
 
 _POLICY: Final = (Policy, NoneType)
@@ -172,6 +174,42 @@ class Searcher:
             timeout_s = checked_seconds("timeout_s", timeout_s)
         inquiries = self._desk.join(checked_ops(ops), self._place(mode, device, policy))
         return self._desk.wait_blocking(inquiries, timeout_s, "Searcher.select_blocking")
+
+    async def verify(
+        self,
+        record: Record,
+        policy: Policy | None = None,
+        *,
+        tolerance: float = TOLERANCE,
+        repair: bool = False,
+    ) -> Verdict:
+        """Run the best of a stored record again, on a device of the environment in which it was made.
+
+        Args:
+            record: as a store has it.
+            policy: whose pick is run, beside its nearest rivals; the searcher's own if left out.
+            tolerance: relative; a time that differs by more from the stored one is a drift.
+            repair: whether to search the key afresh, where the record has aged, and to replace it in the store by one
+                of the next generation. Answers already given do not change, nor those of this searcher to come.
+
+        Raises:
+            SearchFailed, SearcherClosed. That no device is of that environment is a verdict, not an error.
+
+        Cancellation: it is given up between two runs; a repair that was not yet written is not written.
+        """
+        if self.closed:
+            raise SearcherClosed()
+        verification = Verification(
+            record, policy=self.policy if policy is None else checked_policy(policy), tolerance=tolerance, repair=repair
+        )
+        self._engine.wake()
+        await self._engine.ready.wait()
+        self._engine.verify(verification)
+        try:
+            return await verification.decided.wait()
+        except asyncio.CancelledError:
+            self._engine.give_up(verification)
+            raise
 
     def peek(
         self, op: Op, policy: Policy | None = None, *, device: str | None = None, mode: Mode | None = None

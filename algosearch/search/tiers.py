@@ -18,7 +18,7 @@ from typing import Final
 
 from algosearch.errors import StoreUnusable
 from algosearch.records import Key, Record
-from algosearch.stores.base import Miss, Store
+from algosearch.stores.base import Committed, Miss, Store
 
 logger = logging.getLogger("algosearch.stores")
 
@@ -165,6 +165,18 @@ class Tiers:
             except Exception:  # as in `read`
                 logger.exception("writing to %s broke", store.location)
         return self.remember(record)
+
+    async def replace(self, record: Record) -> Committed | None:
+        """Put a repaired record, of a higher generation, into the store; None if there is no store, or it broke.
+
+        Memory keeps what it has: a searcher goes on with the generation that it first saw.
+        """
+        store = self.store
+        try:
+            return None if store is None else await store.commit(record, after=record.revision - 1)
+        except Exception:  # the contract forbids it; even so it must not cost what was found
+            logger.exception("writing a repaired record broke")
+            return None
 
 
 def _says_nothing(answer: Record | Miss) -> bool:

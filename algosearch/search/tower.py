@@ -372,13 +372,18 @@ class Tower:
 
 
 def _extended(flight: Flight, found: Found, mode: SearchMode) -> Record:
-    search = Search(
+    search = search_of(found, mode)
+    before = flight.record
+    if before is None:
+        return Record(key=flight.key, searches=(search,))
+    return Record(key=flight.key, searches=(*before.searches, search), generation=before.generation)
+
+
+def search_of(found: Found, mode: SearchMode) -> Search:
+    """What a worker brought back, as it goes into a record."""
+    return Search(
         mode=mode,
         complete=found.complete,
         trials=Trials.of(found.trials),
         provenance=Provenance(version=VERSION, found_at_s=int(time.time()), seconds=round(found.seconds, 6)),
     )
-    before = flight.record
-    if before is None:
-        return Record(key=flight.key, searches=(search,))
-    return Record(key=flight.key, searches=(*before.searches, search), generation=before.generation)

@@ -78,6 +78,8 @@ class StoreStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """False if what is committed now would not be kept."""
     claims: int = 0
     """In force or lapsed and not yet taken over."""
+    claims_in_force: int = 0
+    """Keys that somebody is searching, or was until a moment ago."""
     trouble: tuple[str, ...] = ()
     """One line for each kind of trouble met so far."""
 

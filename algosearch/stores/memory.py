@@ -174,6 +174,7 @@ class MemoryStore:
 
     async def statistics(self) -> StoreStatistics:
         """As `Store.statistics`."""
+        now_s = self._clock()
         with self._memory.lock:
             return StoreStatistics(
                 location=self.location,
@@ -181,6 +182,7 @@ class MemoryStore:
                 bytes=sum(size_bytes for _, size_bytes in self._memory.records.values()),
                 writable=True,
                 claims=len(self._memory.leases),
+                claims_in_force=sum(lease.in_force(now_s) for lease in self._memory.leases.values()),
                 trouble=self._troubles.lines(),
             )
 

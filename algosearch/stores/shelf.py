@@ -209,22 +209,23 @@ class Shelf:
         """As `Store.statistics`."""
         statement = (
             f"SELECT (SELECT count(*) FROM Cache WHERE {_RECORDS}),"
-            f" (SELECT coalesce(sum(length(value)), 0) FROM Cache WHERE {_RECORDS}),"
-            f" (SELECT count(*) FROM Cache WHERE {_CLAIMS})"
+            f" (SELECT coalesce(sum(length(value)), 0) FROM Cache WHERE {_RECORDS})"
         )
+        records, size_bytes = 0, 0
+        claims: list[rules.Lease | None] = []
         try:
-            ((records, size_bytes, claims),) = self._access.attempt(
-                lambda: self._access.reader().execute(statement).fetchall()
-            )
+            ((records, size_bytes),) = self._access.attempt(lambda: self._access.reader().execute(statement).fetchall())
+            claims = self._access.attempt(self._claims)
         except TROUBLE as error:
             self._access.note(error)
-            records = size_bytes = claims = 0
+        now_s = self._clock()
         return StoreStatistics(
             location=self._troubles.location,
             records=records,
             bytes=size_bytes,
             writable=self._access.writable,
-            claims=claims,
+            claims=len(claims),
+            claims_in_force=sum(lease is not None and lease.in_force(now_s) for lease in claims),
             trouble=self._troubles.lines(),
         )
 
@@ -289,6 +290,10 @@ class Shelf:
                 statement = f"DELETE FROM Cache WHERE raw = 1 AND key IN ({marks})"
                 deleted += cache.connection.execute(statement, chunk).rowcount
         return deleted
+
+    def _claims(self) -> list[rules.Lease | None]:
+        rows = self._access.reader().execute(f"SELECT {_VALUE} FROM Cache WHERE {_CLAIMS}").fetchall()
+        return [rules.decode_lease(raw) for (raw,) in rows]
 
     def _lease(self, digest: str) -> rules.Lease | None:
         return rules.decode_lease(self._rows([CLAIM + digest]).get(CLAIM + digest))

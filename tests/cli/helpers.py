@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -83,7 +84,14 @@ def write_ops(path: Path, ops: Sequence[Op]) -> Path:
     return path
 
 
-def record_of(op: Op, *, environment: Environment = ENVIRONMENT) -> Record:
+def record_of(
+    op: Op,
+    *,
+    environment: Environment = ENVIRONMENT,
+    found_at_s: int = 1_700_000_000,
+    version: str = "0.1.0",
+    generation: int = 0,
+) -> Record:
     """A record with a front of two, a slower one and a failed one."""
     trials = (
         Trial(
@@ -127,9 +135,22 @@ def record_of(op: Op, *, environment: Environment = ENVIRONMENT) -> Record:
         mode="race",
         complete=True,
         trials=Trials.of(trials),
-        provenance=Provenance(version="0.1.0", found_at_s=1_700_000_000, seconds=0.25),
+        provenance=Provenance(version=version, found_at_s=found_at_s, seconds=0.25),
     )
-    return Record(key=Key.of(op, environment), searches=(search,))
+    return Record(key=Key.of(op, environment), searches=(search,), generation=generation)
+
+
+def spoil(store: Path, digest: str, raw: bytes) -> None:
+    """Put bytes where a record lies."""
+    (file,) = store.glob("*.db")
+    with contextlib.closing(sqlite3.connect(file)) as connection, connection:
+        changed = connection.execute("UPDATE Cache SET value = ? WHERE key LIKE ?", (raw, f"%{digest}")).rowcount
+    assert changed == 1
+
+
+def digests_in(store: Path) -> set[str]:
+    """Which records the command line finds in a store."""
+    return {record["digest"] for record in the_object(invoke("show", "--store", store, "--json").stdout)["records"]}
 
 
 def fill(directory: Path, *records: Record) -> Path:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +13,7 @@ from msgspec.structs import replace
 from algosearch.cli.pages import front
 from algosearch.ops import BatchNormOp, ConvOp
 from algosearch.records import Failure, Record, Trial, Trials
-from tests.cli.helpers import ENVIRONMENT, environ, fill, invoke, record_of, the_object, tiny_op
+from tests.cli.helpers import ENVIRONMENT, environ, fill, invoke, record_of, spoil, the_object, tiny_op
 
 GROUPED = ConvOp(input_shape=(1, 64, 9, 9), filter_shape=(64, 1, 3, 3), groups=64)
 NORM = BatchNormOp(shape=(2, 3, 4, 4))
@@ -214,14 +213,6 @@ def test_the_users_own_store_is_not_made_either(tmp_path: Path, monkeypatch: pyt
 def test_the_variable_names_the_store(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ALGOSEARCH_STORE", str(store))
     assert len(digests(invoke("show", "--json").stdout)) == 4
-
-
-def spoil(store: Path, digest: str, raw: bytes) -> None:
-    (file,) = store.glob("*.db")
-    with sqlite3.connect(file) as connection:
-        changed = connection.execute("UPDATE Cache SET value = ? WHERE key LIKE ?", (raw, f"%{digest}")).rowcount
-    connection.close()
-    assert changed == 1
 
 
 def test_what_cannot_be_read_is_listed(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from algosearch.cli.units import age, duration, run_time, size
+from algosearch.cli.units import age, duration, run_time, seconds_of, size
 
 
 @pytest.mark.parametrize(
@@ -65,3 +65,16 @@ def test_a_run_time_is_true_to_four_digits(time_us: float) -> None:
     number, unit = run_time(time_us).split()
     shown_us = float(number) * {"µs": 1.0, "ms": 1e3, "s": 1e6}[unit]
     assert shown_us == pytest.approx(time_us, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("30d", 30 * 86_400), ("12 h", 43_200), (" 90MIN ", 5_400), ("2w", 14 * 86_400), ("1.5h", 5_400), ("0s", 0)],
+)
+def test_an_age_is_read(text: str, seconds: float) -> None:
+    assert seconds_of(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "d", "30", "-1d", "1y", "1m", "1 d ago", "1e3d", "infd", "٣d", "1" * 5000 + "d"])
+def test_what_is_no_age(text: str) -> None:
+    assert seconds_of(text) is None

@@ -24,6 +24,8 @@ from algosearch.errors import (
 )
 from tests.cli.helpers import environ, invoke, run
 
+VERBS = ["warm", "show", "stats", "doctor", "verify", "prune", "export", "import"]
+
 
 def outcome_of(error: BaseException | None, *, code: int = 0) -> Result:
     """What comes of a verb that raises an error, or returns a code."""
@@ -100,15 +102,15 @@ def test_help_lists_the_verbs_in_their_order() -> None:
     result = invoke("--help")
     assert result.exit_code == 0
     commands = result.stdout.partition("Commands:")[2].split("\n")
-    assert [line.split()[0] for line in commands if line.strip()] == ["warm", "show"]
+    assert [line.split()[0] for line in commands if line.strip()] == VERBS
 
 
-@pytest.mark.parametrize("verb", ["warm", "show"])
+@pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("flag", ["--help", "-h"])
 def test_help_of_a_verb(verb: str, flag: str) -> None:
     result = invoke(verb, flag)
     assert result.exit_code == 0
-    assert f" {verb} [OPTIONS] " in result.stdout.splitlines()[0]
+    assert f" {verb} [OPTIONS]" in result.stdout.splitlines()[0]
 
 
 @pytest.mark.parametrize("args", [["frobnicate"], ["warm"], ["warm", "resnet50", "--frobnicate"], ["show", "a", "b"]])

@@ -176,8 +176,12 @@ class StoreContract(ClaimContract):
             statistics = await store.statistics()
             assert statistics.location == store.location
             assert (statistics.records, statistics.claims, statistics.writable) == (2, 1, True)
+            assert statistics.claims_in_force == 1
             assert statistics.bytes == sum(len(wire.encode(some_record(n))) for n in range(2))
             assert statistics.trouble == ()
+            home.clock.now_s += EXPIRY_S + 1
+            lapsed = await store.statistics()
+            assert (lapsed.claims, lapsed.claims_in_force) == (1, 0)
 
     # -- several handles ---------------------------------------------------------------------------------------------
 

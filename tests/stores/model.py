@@ -75,6 +75,7 @@ async def compare_with_model(home: Home, data: st.DataObject) -> None:
                     assert await scanned(store) == sorted(records.items())
         statistics = await first.statistics()
         assert (statistics.records, statistics.claims) == (len(records), len(leases))
+        assert statistics.claims_in_force == sum(until > home.clock.now_s for _, until in leases.values())
 
 
 def _number(key: Key) -> int:
