@@ -23,7 +23,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from itertools import compress
-from math import hypot, inf
+from math import hypot
 from operator import attrgetter
 from typing import Final
 
@@ -254,11 +254,11 @@ def _require_a_look(verdicts: bytearray, *, complete: bool) -> None:
 
 def _leader(trials: Trials, rivals: tuple[int, ...], times: tuple[float, ...]) -> int:
     """The fastest; of several, who needs the least workspace, then the library's first."""
-    leader = min(rivals, key=times.__getitem__)
-    best_us = times[leader]
+    times_us = [times[place] for place in rivals]
+    best_us = min(times_us)
     assert best_us > 0.0, "a rival without a time"
-    if times.count(best_us) == 1:
-        return leader
+    if times_us.count(best_us) == 1:
+        return rivals[times_us.index(best_us)]
     fastest = (place for place in rivals if times[place] == best_us)
     return min(fastest, key=lambda place: (trials.workspace_bytes(place), place))
 
@@ -273,13 +273,12 @@ def _require_nobody_sooner(
 ) -> None:
     """Raises NotCovered if somebody was screened against something that this policy refuses, and may be the better one
     after all."""
-    is_screened = verdicts.translate(_IS_SCREENED)
-    may_be_us = [time_us - 3 * error_us for time_us, error_us in zip(times, errors, strict=True)]
-    soonest_us = min(compress(may_be_us, is_screened), default=inf)
-    if soonest_us < times[leader]:
-        places = compress(range(len(times)), is_screened)
-        soonest = next(trials.algorithms[place] for place in places if may_be_us[place] == soonest_us)
-        raise NotCovered(f"{soonest} was dropped early and may be faster than what is left")
+    best_us = times[leader]
+    screened = compress(range(len(times)), verdicts.translate(_IS_SCREENED))
+    sooner = [place for place in screened if times[place] - 3 * errors[place] < best_us]
+    if sooner:
+        soonest = min(sooner, key=lambda place: times[place] - 3 * errors[place])
+        raise NotCovered(f"{trials.algorithms[soonest]} was dropped early and may be faster than what is left")
 
 
 _library_order = attrgetter("rank", "algorithm")

@@ -45,8 +45,8 @@ class Trials(msgspec.Struct, frozen=True, array_like=True, gc=False, forbid_unkn
     """int64, in bytes."""
     note_sets: tuple[Annotated[tuple[Word, ...], Meta(max_length=100)], ...]
     """Each set of notes once."""
-    notes: tuple[Count, ...]
-    """Of each trial, the place of its notes in `note_sets`."""
+    notes: bytes | tuple[Count, ...]
+    """Of each trial, the place of its notes in `note_sets`: uint8, as long as that is enough."""
     stages: bytes
     """uint8, a place in `STAGES`."""
     times: bytes
@@ -61,8 +61,8 @@ class Trials(msgspec.Struct, frozen=True, array_like=True, gc=False, forbid_unkn
     """float64, in µs; `NOTHING` for who was not built."""
     timings: tuple[Word, ...]
     """Each word once."""
-    timing: tuple[Count, ...]
-    """Of each trial, the place of its timing in `timings`."""
+    timing: bytes | tuple[Count, ...]
+    """Of each trial, the place of its timing in `timings`: uint8, as long as that is enough."""
     failures: tuple[tuple[Count, Failure], ...]
     """The places of the trials that failed, in order, and why."""
     reserves: tuple[tuple[Count, Count], ...] = ()
@@ -164,8 +164,8 @@ def _or_none(number: float) -> float | None:
     return None if number == NOTHING else number
 
 
-def _numbered(items: Iterable[T]) -> tuple[tuple[T, ...], tuple[int, ...]]:
+def _numbered(items: Iterable[T]) -> tuple[tuple[T, ...], bytes | tuple[int, ...]]:
     """Each item once, in the order of first appearance, and the place of each among those."""
     places: dict[T, int] = {}
     numbers = tuple(places.setdefault(item, len(places)) for item in items)
-    return tuple(places), numbers
+    return tuple(places), bytes(numbers) if len(places) <= 256 else numbers

@@ -10,10 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from algosearch import NoAlgorithm, NotCovered
-from algosearch.records import Failure, Policy, Provenance, Record, Rule, Search, Stage, Trial, Trials
+from algosearch.ops import ConvOp
+from algosearch.records import Environment, Failure, Key, Policy, Provenance, Record, Rule, Search, Stage, Trial, Trials
 from algosearch.records.policy import LOOK_AT, MOST_TIE, TIE, WINDOW
+from algosearch.records.wire import decode, encode
 from tests.strategies import policies, records, searches, trials
 
+KEY: Final = Key.of(ConvOp(input_shape=(1, 2, 9, 9), filter_shape=(3, 2, 3, 3)), Environment(backend="b", device="d"))
 ORIGIN: Final = Provenance(version="0", found_at_s=0, seconds=0.0)
 
 
@@ -132,7 +135,11 @@ class TestTrials:
 
     def test_more_sets_of_notes_than_a_byte_can_count(self) -> None:
         rows = [Trial(algorithm=f"b/s:e{n}", rank=n, workspace_bytes=0, notes=(f"note_{n}",)) for n in range(300)]
-        assert list(Trials.of(rows)) == rows
+        for count in (255, 256, 257, 300):
+            columns = Trials.of(rows[:count])
+            assert list(columns) == rows[:count]
+            record = Record(key=KEY, searches=(Search(mode="race", complete=True, trials=columns, provenance=ORIGIN),))
+            assert decode(encode(record)) == record
 
     def test_its_repr_is_short(self) -> None:
         failed = Trial(algorithm="b/s:a", rank=0, workspace_bytes=0, failure=Failure("crashed", "why"))
