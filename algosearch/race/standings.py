@@ -275,6 +275,7 @@ class Standings:
 
     def _trial(self, rank: int, stage: Stage) -> Trial:
         candidate, estimate = self.candidates[rank], self.estimates().get(rank)
+        noted = "" if estimate is None or self._is_quiet(rank, estimate) else ",disturbed"
         return Trial(
             algorithm=candidate.algorithm,
             rank=rank,
@@ -285,8 +286,7 @@ class Standings:
             error_us=None if estimate is None else round(estimate.error_us, 4),
             samples=packed(each[rank] for each in self.rounds if rank in each),
             build_us=self.build_us.get(rank),
-            timing=self.timing.get(rank, "")
-            + ("" if estimate is None or self._is_quiet(rank, estimate) else ",disturbed"),
+            timing=self.timing.get(rank, "") + noted,
             failure=self.failures.get(rank),
             reserve_bytes=candidate.reserve_bytes,
         )

@@ -10,7 +10,7 @@ import pytest
 from algosearch.backends.cpu.arena import Array
 from algosearch.backends.cpu.kernel import Tensors
 from algosearch.backends.cpu.tensors import tensors_of
-from algosearch.ops import BatchNormOp, ConvOp, Op
+from algosearch.ops import BatchNormOp, ConvOp, Op, canonical
 from algosearch.records import FailureKind
 from tests.backends.cpu import BAD, CONV, HALF_NORM, NORM, STRIDED, TRANSPOSED, loaded, with_bad
 
@@ -124,3 +124,32 @@ def test_a_kernel_cannot_write_what_is_only_read() -> None:
 
     with loaded(CONV, with_bad(greedy, alone=True)) as (session, plans), pytest.raises(ValueError, match="read-only"):
         session.launch(plans[0][1], None)
+
+
+def test_what_has_passed_is_not_run_again_for_the_others() -> None:
+    runs = []
+
+    def count(tensors: Tensors, workspace: Array) -> None:
+        runs.append(1)
+
+    with loaded(CONV, with_bad(count)) as (session, plans):
+        counted = next(plan for candidate, plan in plans if candidate.algorithm == BAD)
+        others = [plan for _, plan in plans if plan != counted]
+        assert session.check(counted, others[0]) is None
+        assert [session.check(plan, counted) for plan in others] == [None] * len(others)
+        assert len(runs) == 1
+        session.unload()
+        session.load(canonical(CONV), max(candidate.workspace_bytes for candidate, _ in plans))
+        assert session.check(others[0], counted) is None
+        assert len(runs) == 2
+
+
+def test_what_was_wrong_is_nobodys_measure() -> None:
+    def spoil(tensors: Tensors, workspace: Array) -> None:
+        tensors["output"][0] += 1
+
+    with loaded(CONV, with_bad(spoil)) as (session, plans):
+        bad = next(plan for candidate, plan in plans if candidate.algorithm == BAD)
+        right = next(plan for _, plan in plans if plan != bad)
+        assert session.check(bad, right) is not None
+        assert session.check(right, bad) is None

@@ -100,7 +100,7 @@ def test_a_slow_first_run_that_was_disturbed_is_not_believed() -> None:
 
 
 def test_a_slow_race_is_over_soon() -> None:
-    """Two within a fifth of each other, runs of a third of a second that scatter by 3 %: a launch each and more."""
+    """Two within a fifth of each other, runs of a third of a second that scatter by 3 %."""
     for seed in range(20):
         lanes = [Lane(time_us=0.32e6), Lane(time_us=0.38e6, workspace_bytes=1), Lane(time_us=1.4e6, workspace_bytes=9)]
         track = Track(lanes, seed=seed, noise=0.03)

@@ -112,12 +112,13 @@ def test_the_error_of_who_runs_alone_is_that_of_its_time(count: int, outliers: f
 @pytest.mark.parametrize("shared", [3, 4, 7])
 @pytest.mark.parametrize("alone", [5, 30])
 def test_rounds_of_one_alone_change_no_comparison(shared: int, alone: int) -> None:
-    """Wherever the level has gone meanwhile. The error of the difference may be less for them, by a third at most."""
+    """Wherever the level has gone meanwhile. The error of the difference may be too short, by a third at most."""
     dice = random.Random(alone)
     off = []
     for _ in range(300):
         together = rounds_of(dice, shared, 3, 0.005)
-        rounds = [*together, *({0: 0.7 * each[0]} for each in rounds_of(dice, alone, 1, 0.005))]
+        lone = [each[0] for each in rounds_of(dice, alone, 1, 0.005)]
+        rounds = [*together, *({0: 0.7 * us} for us in lone)]
         before, after = estimates(together, {}), estimates(rounds, {})
         for rank in (1, 2):
             ratio = before[rank].time_us / before[0].time_us

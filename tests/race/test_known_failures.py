@@ -1,4 +1,4 @@
-"""What is known to fail is left alone: a race that starts again after a worker's death does without the guilty one."""
+"""What is known to fail is left alone: a race that starts again after a worker's death goes on without the guilty."""
 
 from __future__ import annotations
 

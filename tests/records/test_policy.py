@@ -137,6 +137,21 @@ class TestPicks:
         best = trial("best", 0, 10.0, stage="coarse")
         assert Policy().pick(record(search(best, trial("final", 1, 20.0)))).precision == "coarse"
 
+    def test_a_pick_is_coarse_beside_a_coarse_one_that_may_be_as_fast(self) -> None:
+        best = trial("best", 0, 10.0, error_us=0.1)
+        for time_us, precision in ((10.4, "coarse"), (12.0, "final")):
+            other = trial("other", 1, time_us, stage="coarse", error_us=0.1)
+            choice = Policy().pick(record(search(best, other)))
+            assert (choice.algorithm, choice.precision) == (best.algorithm, precision)
+
+    def test_nothing_finer_is_claimed_than_is_known(self) -> None:
+        alone = Policy().pick(record(search(trial("alone", 0, 10.0, error_us=1.0))))
+        assert alone.tie_window == pytest.approx(0.1)
+        assert (alone.error_us, alone.precision) == (1.0, "coarse")
+        better = Policy().pick(record(search(trial("alone", 0, 10.0, error_us=0.1))))
+        assert better.tie_window == pytest.approx(0.01)
+        assert better.precision == "final"
+
 
 # Each note, and the change of the default policy under which it is, and is not, a reason to refuse.
 NOTE_RULES: Final[list[tuple[str, Rule, dict[str, Any], dict[str, Any]]]] = [

@@ -21,8 +21,8 @@ else:
     _SWITCHES = True
 
 SHARE: Final = 0.02
-"""Of a burst's time: what its threads may have waited, in all, before it is called disturbed. Bursts scatter by two to
-five per cent without that; and a run of a tenth of a second or more is never without a little of it."""
+"""Of a burst's time: what its threads may have waited, in all, before it is called disturbed. Bursts scatter by
+two to five per cent without that; and a run of a tenth of a second or more is never without a little of it."""
 
 _THREADS: Final = Path("/proc/self/task")
 
