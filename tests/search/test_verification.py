@@ -21,7 +21,7 @@ from algosearch.backends.simulated import (
     TraceEvent,
 )
 from algosearch.errors import SearcherClosed, SearchFailed
-from algosearch.records import Environment, Failure, Key, Policy, Record, Trial
+from algosearch.records import Environment, Failure, Key, Policy, Record, Trial, Trials
 from algosearch.search import Searcher, Verdict
 from algosearch.stores import DirectoryStore, MemoryStore, Miss
 from algosearch.stores.base import Committed, Store
@@ -249,7 +249,7 @@ async def test_an_exhaustive_record_is_repaired_exhaustively() -> None:
 async def test_what_was_hopeless_gets_another_chance() -> None:
     store = MemoryStore()
     record = await made(store)
-    trials = tuple(
+    trials = Trials.of(
         Trial(algorithm=t.algorithm, rank=t.rank, workspace_bytes=0, failure=Failure("out_of_memory", "none left"))
         for t in record.searches[0].trials
     )
