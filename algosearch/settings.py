@@ -18,6 +18,13 @@ the promising candidates against each other. `exhaustive`: by timing all of them
 """
 MODES: Final[tuple[Mode, ...]] = get_args(Mode)
 
+Isolation = Literal["thread", "process"]
+"""Where a device's session lives.
+
+`thread`: in this process. `process`: in a child of it, which a hang or a crash costs in its place.
+"""
+ISOLATIONS: Final[tuple[Isolation, ...]] = get_args(Isolation)
+
 MODE_VARIABLE: Final = "ALGOSEARCH_MODE"
 STORE_VARIABLE: Final = "ALGOSEARCH_STORE"
 DEBUG_VARIABLE: Final = "ALGOSEARCH_DEBUG"

@@ -33,6 +33,7 @@ class Race:
         mode: `exhaustive` lists and times everything, and screens nobody; only what every asked policy excludes by name
             is left alone, for that may be why it was excluded: it hangs.
         rules: how much to run before a difference is believed.
+        failed: candidates, by algorithm, that are known to fail, and how: they are neither built nor run.
 
     Raises:
         ValueError: the ranks of the listing do not count up from 0.
@@ -45,13 +46,16 @@ class Race:
         policies: Sequence[Policy] = (),
         mode: SearchMode = "race",
         rules: RaceRules | None = None,
+        failed: Mapping[str, Failure] | None = None,
     ) -> None:
         _require_ranks(listing)
         self._rules = RaceRules() if rules is None else rules
         self._policies = tuple(dict.fromkeys(policies)) or (DEFAULT_POLICY,)
         self._mode = mode
+        self._failed = {} if failed is None else dict(failed)
         self._complete = listing.complete
         self._standings = Standings(listing.candidates, self._policies, mode, self._rules)
+        self._note_failed()
         self._pending: Instruction | None = None
         self._looked: list[int] = []
         """Whom it looks at, in the order in which that was decided."""
@@ -226,8 +230,14 @@ class Race:
         # A backend that calls a listing incomplete and then has no more to list would be asked for ever.
         self._complete = outcome.complete or len(outcome.candidates) == len(known)
         self._standings.candidates = outcome.candidates
+        self._note_failed()
         if self._mode == "exhaustive":
             self._look(self._everything())
+
+    def _note_failed(self) -> None:
+        """Of the candidates known by now, those of `failed`."""
+        known = ((rank, self._failed.get(each.algorithm)) for rank, each in enumerate(self.candidates))
+        self._standings.failures |= {rank: failure for rank, failure in known if failure is not None}
 
     # -- decisions ---------------------------------------------------------------------------------------------------
 

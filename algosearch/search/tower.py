@@ -23,8 +23,8 @@ import anyio
 from anyio.abc import TaskGroup
 
 from algosearch._version import VERSION
-from algosearch.devices.pool import Pool
-from algosearch.devices.worker import Found, Worker
+from algosearch.devices.pool import Pool, Turn
+from algosearch.devices.worker import Found
 from algosearch.errors import AlgosearchError, SearcherClosed
 from algosearch.ops import Op, canonical
 from algosearch.records import Environment, Key, Provenance, Record, Search, SearchMode
@@ -213,16 +213,16 @@ class Tower:
             await self._ask_for_candidates(flight)
         if flight.wanted() is None:
             return
-        async with flight.pool.turn(flight) as worker:
+        async with flight.pool.turn(flight) as turn:
             flight.move("listing")
-            await self._ask_for_candidates(flight, worker)
+            await self._ask_for_candidates(flight, turn)
             wanted = flight.wanted()
             if wanted is None:
                 return
             mode, policies = wanted
             flight.move("racing")
             assert flight.listing is not None
-            found = await worker.search(
+            found = await turn.search(
                 flight.op, flight.listing, policies=policies, mode=mode, on_trying=flight.note_trying
             )
         flight.move("committing")
@@ -260,10 +260,10 @@ class Tower:
             # The flight meets the same trouble in its turn, and tells every waiter there.
             logger.debug("candidates of %s out of turn: %s", flight.op.describe(), error)
 
-    async def _ask_for_candidates(self, flight: Flight, worker: Worker | None = None) -> None:
+    async def _ask_for_candidates(self, flight: Flight, turn: Turn | None = None) -> None:
         async with flight.listing_lock:
             if flight.listing is None:
-                listing = await (worker or flight.pool.any_worker()).enumerate(flight.op, FIRST_LOOK)
+                listing = await (turn or flight.pool).enumerate(flight.op, FIRST_LOOK)
                 if not flight.ended:
                     flight.listed(listing)
 
