@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import anyio
 import msgspec
@@ -30,6 +30,9 @@ from algosearch.errors import DeviceUnavailable, SearchFailed
 from algosearch.ops import Op
 from algosearch.records import Environment, Failure, Listing, Policy, SearchMode
 from algosearch.settings import Isolation
+
+if TYPE_CHECKING:
+    from algosearch.devices.remote.host import ChildHost
 
 __all__ = ("Worker", "WorkerRules", "Found", "SearchStopped")
 
@@ -251,8 +254,20 @@ class Worker:
                 with anyio.CancelScope(shield=True):
                     await host.aclose()
 
+    def _new_host(self) -> ChildHost | ThreadHost:
+        if self.isolation == "thread":
+            return ThreadHost(self._backend, self.device, self._rules.limits)
+        from algosearch.devices.remote.host import ChildHost  # who has no child need not pay for it
+
+        recipe = self._backend.recipe()
+        if recipe is None:
+            raise DeviceUnavailable(
+                self.device.name, "its backend cannot be made again in another process", "use isolation='thread'"
+            )
+        return ChildHost(recipe, self.device, self._rules.limits)
+
     async def _open_host(self) -> Host:
-        host = ThreadHost(self._backend, self.device, self._rules.limits)
+        host = self._new_host()
         try:
             await host.open()
         except BaseException:
