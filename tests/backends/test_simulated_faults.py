@@ -87,7 +87,7 @@ class TestFaults:
         poison = CandidateScript(algorithm=A, time_us=9.0, faults=(Fault(at=stage, does="poisons"),))
         backend = SimulatedBackend(scripted(poison, CandidateScript(algorithm=B, time_us=9.0)))
         session, (bad, good) = ready(backend)
-        run = {
+        run: dict[str, Callable[[int], Burst | Failure | None]] = {
             "launch": lambda plan: session.launch(plan, None),
             "time": lambda plan: session.time([(plan, 1)], None)[0],
             "check": lambda plan: session.check(plan, None),
