@@ -1,112 +1,28 @@
-"""One worker over the simulated device: what a search leaves behind, and what stops it."""
+"""A worker whose device is in this process: the contract, and which thread does what."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from typing import Any
 
 import pytest
 
-from algosearch.backends.simulated import (
-    CandidateScript,
-    DeviceScript,
-    Fault,
-    ProblemScript,
-    Script,
-    SimulatedBackend,
-    TraceEvent,
-)
-from algosearch.devices.worker import Found, SearchStopped, Worker
-from algosearch.ops import ConvOp, canonical
-from algosearch.records import Policy, Trial
+from algosearch.backends.simulated import SimulatedBackend, TraceEvent
+from algosearch.devices.worker import SearchStopped, Worker
+from tests.devices.contract import WorkerContract
+from tests.devices.helpers import candidate, opened, script_of, search
 from tests.search.gated import GatedBackend
 
-OP = canonical(ConvOp(input_shape=(1, 8, 12, 12), filter_shape=(8, 8, 3, 3)))
 
-
-def candidate(name: str, time_us: float, **more: Any) -> CandidateScript:
-    return CandidateScript(algorithm=f"simulated/t:{name}", time_us=time_us, **more)
-
-
-def backend_with(
-    *candidates: CandidateScript, trace: list[TraceEvent] | None = None, **device: Any
-) -> SimulatedBackend:
-    script = Script(problems=(ProblemScript(op=OP, candidates=candidates),), devices=(DeviceScript(**device),))
-    return SimulatedBackend(script, trace=trace)
-
-
-async def search(backend: SimulatedBackend | GatedBackend) -> Found:
-    worker = Worker(backend, backend.devices()[0])
-    try:
-        await worker.open()
-        listing = await worker.enumerate(OP, None)
-        return await worker.search(OP, listing, policies=(Policy(),), mode="race")
-    finally:
-        await worker.aclose()
-
-
-def by_name(found: Found) -> dict[str, Trial]:
-    return {trial.algorithm.rpartition(":")[2]: trial for trial in found.trials}
-
-
-async def test_a_search_leaves_nothing_behind() -> None:
-    backend = backend_with(candidate("a", 100.0), candidate("b", 90.0, workspace_bytes=1 << 20))
-    before = backend.statistics()
-    found = await search(backend)
-    assert by_name(found)["b"].stage == "final"
-    assert found.complete
-    assert found.seconds > 0
-    assert backend.statistics() == before
-
-
-async def test_out_of_memory_means_fewer_candidates() -> None:
-    backend = backend_with(
-        candidate("huge", 10.0, workspace_bytes=1 << 40),
-        candidate("large", 20.0, workspace_bytes=1 << 35),
-        candidate("small", 50.0, workspace_bytes=1 << 10),
-        memory_bytes=1 << 30,
-    )
-    trials = by_name(await search(backend))
-    for name in ("huge", "large"):
-        failure = trials[name].failure
-        assert failure is not None
-        assert failure.kind == "out_of_memory"
-        assert "free_bytes" in dict(failure.circumstances)
-    assert trials["small"].stage == "final"
-
-
-async def test_not_even_the_tensors_fit() -> None:
-    trials = by_name(await search(backend_with(candidate("a", 10.0), memory_bytes=16)))
-    assert trials["a"].failure is not None
-    assert trials["a"].failure.kind == "out_of_memory"
-
-
-@pytest.mark.parametrize(
-    ("at", "does"),
-    [
-        ("build", "not_supported"),
-        ("build", "build_failed"),
-        ("launch", "launch_failed"),
-        ("launch", "timed_out"),
-        ("time", "launch_failed"),
-        ("check", "wrong_result"),
-        ("check", "out_of_bounds"),
-    ],
-)
-async def test_a_failed_candidate_is_data(at: Any, does: Any) -> None:
-    backend = backend_with(candidate("bad", 10.0, faults=(Fault(at=at, does=does),)), candidate("good", 50.0))
-    before = backend.statistics()
-    trials = by_name(await search(backend))
-    assert trials["bad"].failure is not None
-    assert trials["bad"].failure.kind == does
-    assert trials["good"].failure is None
-    assert backend.statistics() == before
+class TestThreadWorker(WorkerContract):
+    isolation = "thread"
 
 
 async def test_preparing_and_timing_each_keep_to_a_thread_of_their_own() -> None:
     trace: list[TraceEvent] = []
-    await search(backend_with(candidate("a", 10.0), candidate("b", 20.0), trace=trace))
+    backend = SimulatedBackend(script_of(candidate("a", 10.0), candidate("b", 20.0)), trace=trace)
+    async with opened(backend, "thread") as worker:
+        await search(worker)
     prepare = {event.thread for event in trace if event.call in ("open", "enumerate", "build")}
     lane = {event.thread for event in trace if event.call in ("load", "launch", "time", "check", "unload", "close")}
     assert (prepare, lane) == ({"algosearch-prepare-simulated:0"}, {"algosearch-lane-simulated:0"})
@@ -114,8 +30,7 @@ async def test_preparing_and_timing_each_keep_to_a_thread_of_their_own() -> None
 
 async def test_two_workers_of_one_device_never_time_at_once() -> None:
     """Whatever engine owns them: the lane belongs to the physical device."""
-    inner = backend_with(candidate("a", 100.0), candidate("b", 101.0))
-    backend = GatedBackend(inner)
+    backend = GatedBackend(SimulatedBackend(script_of(candidate("a", 100.0), candidate("b", 101.0))))
     inside, most = 0, 0
     lock = threading.Lock()
 
@@ -130,41 +45,46 @@ async def test_two_workers_of_one_device_never_time_at_once() -> None:
                 inside -= 1
 
     backend.before = before
-    found = await asyncio.gather(*(search(backend) for _ in range(4)))
-    assert len(found) == 4
+
+    async def work() -> None:
+        async with opened(backend, "thread") as worker:
+            await search(worker)
+
+    await asyncio.gather(*(work() for _ in range(4)))
     assert most == 1
 
 
-async def test_a_cancelled_search_stops_and_gives_its_plans_back() -> None:
-    inner = backend_with(candidate("a", 100.0), candidate("b", 101.0))
+async def test_a_cancelled_search_is_given_up_though_its_call_goes_on() -> None:
+    inner = SimulatedBackend(script_of(candidate("a", 100.0), candidate("b", 101.0)))
     before = inner.statistics()
     backend = GatedBackend(inner)
+    async with opened(backend, "thread") as worker:
+        backend.gates["launch"].close()
+        task = asyncio.create_task(search(worker))
+        assert await asyncio.to_thread(backend.gates["launch"].reached.wait, 20)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        backend.gates["launch"].open()
+    assert inner.statistics() == before
+
+
+async def test_a_call_that_outlives_its_worker_is_left_to_end_by_itself() -> None:
+    """Then its session is closed all the same."""
+    inner = SimulatedBackend(script_of(candidate("a", 100.0)))
+    before = inner.statistics()
+    backend = GatedBackend(inner)
+    worker = Worker(backend, backend.devices()[0])
+    await worker.open()
     backend.gates["launch"].close()
-    task = asyncio.create_task(search(backend))
+    task = asyncio.create_task(search(worker))
     assert await asyncio.to_thread(backend.gates["launch"].reached.wait, 20)
-    task.cancel()
+    await worker.aclose()
     backend.gates["launch"].open()
-    with pytest.raises(asyncio.CancelledError):
+    with pytest.raises(SearchStopped):
         await task
     for _ in range(2000):
         if inner.statistics() == before:
             break
         await asyncio.sleep(0.005)
     assert inner.statistics() == before
-
-
-async def test_closing_stops_a_search_between_two_instructions() -> None:
-    backend = GatedBackend(backend_with(candidate("a", 100.0), candidate("b", 101.0)))
-    worker = Worker(backend, backend.devices()[0])
-    await worker.open()
-    listing = await worker.enumerate(OP, None)
-    backend.gates["launch"].close()
-    task = asyncio.create_task(worker.search(OP, listing, policies=(Policy(),), mode="race"))
-    assert await asyncio.to_thread(backend.gates["launch"].reached.wait, 20)
-    closing = asyncio.create_task(worker.aclose())
-    await asyncio.sleep(0)
-    backend.gates["launch"].open()
-    await closing
-    await worker.aclose()
-    with pytest.raises(SearchStopped):
-        await task

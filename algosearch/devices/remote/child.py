@@ -75,10 +75,14 @@ class Child:
     def serve(self) -> NoReturn:
         """Do what is asked until the parent closes its end, or is gone."""
         frames = Frames(TO_CHILD)
-        with contextlib.suppress(OSError):
+        try:
             while received := self._socket.recv(_PIECE_BYTES):
                 for message in frames.feed(received):
                     self._take(message)
+        except OSError:
+            pass
+        except BaseException:
+            traceback.print_exc()
         _exit(1)
 
     def _take(self, message: ToChild) -> None:
@@ -219,7 +223,7 @@ def main(number: int, parent: int) -> NoReturn:
     end = socket.socket(fileno=number)
     end.set_inheritable(False)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to understand
-    faulthandler.enable()
+    faulthandler.enable(all_threads=False)
     _without_core_dumps()
     if isinstance(sys.stdout, io.TextIOWrapper):  # it is the same pipe as the standard error stream
         sys.stdout.reconfigure(line_buffering=True)

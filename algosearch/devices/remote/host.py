@@ -302,8 +302,7 @@ class ChildHost(asyncio.Protocol):
     def _bury(self) -> None:
         assert self._exit is not None
         self._stop_watching()
-        said = f"; at last it wrote: {self._exit.last_lines[-1]}" if self._exit.last_lines else ""
-        reason = f"{self._exit}{said}"
+        reason = f"{self._exit}{f'; it wrote: {self._exit.wrote}' if self._exit.wrote else ''}"
         self._lose(reason, [_blame_of_death(step, self._exit) for step, _ in self._steps.values()])
         _fail(
             self._opened,
@@ -323,8 +322,8 @@ def _blame_for(step: Step) -> Blame:
 
 
 def _blame_of_death(step: Step, exit_: Exit) -> Blame:
-    circumstances = (("during", step.deed), ("wrote", " | ".join(exit_.last_lines)[-1000:]))
-    failure = Failure("crashed", str(exit_), circumstances if exit_.last_lines else circumstances[:1])
+    wrote = (("wrote", exit_.wrote),) if exit_.wrote else ()
+    failure = Failure("crashed", str(exit_), (("during", step.deed), *wrote))
     return Blame(job=step.job, algorithms=step.algorithms, failure=failure)
 
 

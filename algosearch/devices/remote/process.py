@@ -25,7 +25,9 @@ import msgspec
 logger = logging.getLogger("algosearch.devices")
 
 _TAIL_LINES: Final = 20
-"""Of what it last complained of: a traceback of the C level has about so many."""
+"""Of what it last complained of: what Python writes when it crashes has fewer."""
+_TAIL_LENGTH: Final = 400
+"""Characters of it that a failure keeps."""
 _LONGEST_LINE: Final = 1000
 _PIECE_BYTES: Final = 1 << 16
 
@@ -35,8 +37,8 @@ class Exit(msgspec.Struct, frozen=True, kw_only=True):
 
     status: int | None
     """As `subprocess` has it: negative for a signal. None if it was never started."""
-    last_lines: tuple[str, ...]
-    """What it wrote at last, or why it was not started."""
+    wrote: str
+    """The first words of its last lines, or why it was not started; empty if it wrote nothing."""
 
     def __str__(self) -> str:
         if self.status is None:
@@ -93,7 +95,7 @@ class ChildProcess:
         try:
             process = self._start()
         except (OSError, ValueError) as error:
-            self._on_exit(Exit(status=None, last_lines=(str(error),)))
+            self._on_exit(Exit(status=None, wrote=str(error)))
             return
         finally:
             self._end.close()
@@ -105,7 +107,7 @@ class ChildProcess:
         _wait_for_end(process)
         with self._lock:
             status = process.wait()
-        self._on_exit(Exit(status=status, last_lines=tuple(self._tail)))
+        self._on_exit(Exit(status=status, wrote=" | ".join(self._tail)[:_TAIL_LENGTH]))
 
     def _start(self) -> subprocess.Popen[bytes]:
         if not sys.executable or getattr(sys, "frozen", False):
