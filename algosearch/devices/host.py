@@ -27,7 +27,7 @@ END_S: Final = 1.0
 """How long the end of a host waits for calls under way, before it goes on without them."""
 
 T = TypeVar("T")
-OnTrying = Callable[[str], None]
+OnStep = Callable[[Step], None]
 
 
 class HostLost(Exception):
@@ -82,8 +82,12 @@ class Host(Protocol):
         """
         ...
 
-    async def search(self, job: Job, on_trying: OnTrying) -> Found:
+    async def search(self, job: Job, on_step: OnStep) -> Found:
         """Race a key.
+
+        Args:
+            on_step: told of each step that is for it, before it is made: in the thread that makes it, which waits until
+                it returns; from a child process on the loop, and nobody waits.
 
         Raises:
             HostLost, and whatever the backend raises.
@@ -119,12 +123,12 @@ class Pending:
         self.loop = asyncio.get_running_loop()
         self.lost: tuple[str, tuple[Blame, ...]] | None = None
         self._numbers = itertools.count(1)
-        self._calls: dict[int, tuple[asyncio.Future[Any], OnTrying | None]] = {}
+        self._calls: dict[int, tuple[asyncio.Future[Any], OnStep | None]] = {}
 
     def __len__(self) -> int:
         return len(self._calls)
 
-    def add(self, on_trying: OnTrying | None = None) -> tuple[int, asyncio.Future[Any]]:
+    def add(self, on_step: OnStep | None = None) -> tuple[int, asyncio.Future[Any]]:
         """One more call: its number and its future.
 
         Raises:
@@ -133,7 +137,7 @@ class Pending:
         if self.lost is not None:
             raise HostLost(self.lost[0], None, alone=False)
         number, future = next(self._numbers), self.loop.create_future()
-        self._calls[number] = future, on_trying
+        self._calls[number] = future, on_step
         return number, future
 
     def forget(self, number: int) -> None:
@@ -141,10 +145,10 @@ class Pending:
         self._calls.pop(number, None)
 
     def note(self, step: Step) -> None:
-        """A step begins: whoever waits for it is told whom it is about; of several, or of none, nothing."""
-        _, on_trying = self._calls.get(step.job, (None, None))
-        if on_trying is not None:
-            on_trying(step.algorithms[0] if len(step.algorithms) == 1 else "")
+        """A step begins: whoever waits for it is told."""
+        _, on_step = self._calls.get(step.job, (None, None))
+        if on_step is not None:
+            on_step(step)
 
     def settle(self, number: int, result: object, error: BaseException | None) -> None:
         """A call has ended."""
@@ -224,9 +228,9 @@ class ThreadHost:
         listing: Listing = await future
         return listing
 
-    async def search(self, job: Job, on_trying: OnTrying) -> Found:
+    async def search(self, job: Job, on_step: OnStep) -> Found:
         """As `Host` says."""
-        number, future = self._pending.add(on_trying)
+        number, future = self._pending.add(on_step)
         trip: Trip | None = None
         try:
             trip = self._threads.search(number, job, partial(self._settle, number))

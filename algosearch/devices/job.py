@@ -53,6 +53,22 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False,
     algorithms: tuple[str, ...] = ()
     """Whose fault it would be. One at most when building, launching or checking, and always in a careful search."""
 
+    def describe(self) -> str:
+        """For a progress line: `first run of cpu/numpy:im2col`."""
+        whom = self.algorithms[0] if len(self.algorithms) == 1 else f"{len(self.algorithms)} candidates"
+        match self.deed:
+            case "list":
+                return "listing candidates"
+            case "build":
+                return f"building {whom}"
+            case "launch":
+                return f"first run of {whom}"
+            case "time":
+                return f"timing {whom}"
+            case "check":
+                return f"checking {whom}"
+        return {"load": "filling buffers", "clean": "tidying up"}[self.deed]
+
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How long a step may take before it hangs. Generous: only a child process can act on it, and it loses its device's

@@ -16,9 +16,8 @@ import anyio
 from anyio.abc import TaskGroup
 
 from algosearch.backends import Backend, Device
-from algosearch.devices.host import OnTrying
 from algosearch.devices.quiet import Quiet
-from algosearch.devices.worker import Found, Worker
+from algosearch.devices.worker import Found, Told, Worker, nobody_asked
 from algosearch.errors import AlgosearchError, DeviceUnavailable
 from algosearch.ops import Op
 from algosearch.records import Environment, Failure, Listing, Policy, SearchMode
@@ -55,6 +54,12 @@ class Turn:
     def __repr__(self) -> str:
         return f"<Turn at {self.worker!r}>"
 
+    @property
+    def survives_crashes(self) -> bool:
+        """As `Worker.survives_crashes`."""
+        assert self.worker is not None, "used outside its block"
+        return self.worker.survives_crashes
+
     async def enumerate(self, op: Op, width: int | None) -> Listing:
         """As `Worker.enumerate`."""
         return await self._carry_out(lambda worker: worker.enumerate(op, width))
@@ -67,11 +72,14 @@ class Turn:
         policies: Sequence[Policy],
         mode: SearchMode,
         failed: Mapping[str, Failure] | None = None,
-        on_trying: OnTrying = lambda algorithm: None,
+        on_trying: Told = nobody_asked,
+        on_launch: Told = nobody_asked,
     ) -> Found:
         """As `Worker.search`."""
         return await self._carry_out(
-            lambda worker: worker.search(op, listing, policies=policies, mode=mode, failed=failed, on_trying=on_trying)
+            lambda worker: worker.search(
+                op, listing, policies=policies, mode=mode, failed=failed, on_trying=on_trying, on_launch=on_launch
+            )
         )
 
     async def _carry_out(self, call: Callable[[Worker], Awaitable[T]]) -> T:

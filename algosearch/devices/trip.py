@@ -10,9 +10,10 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from time import perf_counter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from algosearch.devices.job import Deed, Found, Job, Side, Step
 from algosearch.ops import Op
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from algosearch.devices.threads import DeviceThreads
 
 logger = logging.getLogger("algosearch.devices")
+
+T = TypeVar("T")
 
 _HARMLESS: Final = frozenset({"not_supported", "wrong_result"})
 """Failures that say nothing of the device."""
@@ -84,6 +87,11 @@ class Trip:
         self._stopped = threading.Event()
         self._plans: dict[int, int] = {}
         """Plan numbers by rank."""
+        self._spare: dict[int, int] = {}
+        """The same of those whose workspace found no memory."""
+        self._short: set[int] = set()
+        """Who failed for want of memory."""
+        self._is_second_try = False
         self._launch_us: dict[int, float] = {}
         self._busy_s = 0.0
         self._idle_s = 0.0
@@ -115,12 +123,27 @@ class Trip:
         finally:
             self._busy_s += perf_counter() - begin
             self._threads.rest(side)
-        if isinstance(instruction, Finished):
-            self._end(instruction, None)
-        else:
+        if not isinstance(instruction, Finished):
             self._hand_over("lane" if side == "prepare" else "prepare")
+        elif self._tries_again():
+            self._hand_over("prepare")
+        else:
+            self._end(instruction, None)
+
+    def _tries_again(self) -> bool:
+        """Whether there is more to do after all: whoever found no memory gets another chance, once, now that nothing of
+        this search is loaded."""
+        if self._is_second_try or not self._short:
+            return False
+        self._is_second_try = True
+        self._race.forgive(self._short)
+        self._plans |= self._spare
+        self._spare = {}
+        return True
 
     def _end(self, finished: Finished | None, error: BaseException | None) -> None:
+        # Before anybody is told, so that whoever closes the device then closes it behind this.
+        self._threads.lane.post(self._destroy)
         if finished is None:
             self._then(None, error)
         else:
@@ -132,10 +155,10 @@ class Trip:
                 trials=finished.trials, complete=finished.complete, seconds=seconds, lane_wait_s=self._lane_wait_s
             )
             self._then(found, None)
-        self._threads.lane.post(self._destroy)
 
     def _destroy(self) -> None:
-        plans, self._plans = tuple(self._plans.values()), {}
+        plans = (*self._plans.values(), *self._spare.values())
+        self._plans, self._spare = {}, {}
         if not self._threads.is_open:
             return
         try:
@@ -169,7 +192,7 @@ class Trip:
             built = self._threads.session.build(self._job.op, self._race.candidates[rank])
             if isinstance(built, Failure):
                 self._examine("prepare", (rank,), built)
-                return built
+                return self._noted(rank, built)
         self._plans[rank] = built.plan
         return built
 
@@ -210,6 +233,8 @@ class Trip:
         """Buffers for the op and the largest workspace among the built; out of memory means fewer candidates."""
         while True:
             instruction = self._next()
+            if isinstance(instruction, Finished):
+                return instruction
             hungriest_first = sorted(
                 self._plans, key=lambda rank: self._race.candidates[rank].workspace_bytes, reverse=True
             )
@@ -222,9 +247,10 @@ class Trip:
                 if failure is None:
                     return instruction
                 self._examine("lane", (), failure)
-                dropped = tuple(rank for rank in hungriest_first if self._race.candidates[rank].workspace_bytes == most)
-                self._threads.session.destroy([self._plans.pop(rank) for rank in dropped])
-            self._race.drop(dropped, failure)
+            for rank in hungriest_first:
+                if self._race.candidates[rank].workspace_bytes == most:
+                    self._spare[rank] = self._plans.pop(rank)
+                    self._race.drop((rank,), self._noted(rank, failure))
 
     def _launch(self, rank: int, limit_us: float) -> Burst | Failure:
         self._check_wanted()
@@ -235,7 +261,7 @@ class Trip:
                 self._examine("lane", (rank,), burst)
             else:
                 self._launch_us[rank] = burst.time_us
-        return burst
+        return self._noted(rank, burst)
 
     def _time(self, bursts: Sequence[tuple[int, int]], limit_us: float) -> tuple[Burst | Failure, ...]:
         """One round, without a gap; or, carefully, each burst by itself, so that it is known who is at work."""
@@ -253,7 +279,7 @@ class Trip:
                 for (rank, _), outcome in zip(each, timed, strict=True):
                     if isinstance(outcome, Failure):
                         self._examine("lane", (rank,), outcome)
-            outcomes += timed
+            outcomes += [self._noted(rank, outcome) for (rank, _), outcome in zip(each, timed, strict=True)]
         return tuple(outcomes)
 
     def _check(self, rank: int, against: int | None) -> Failure | None:
@@ -289,6 +315,15 @@ class Trip:
     def _step(self, side: Side, deed: Deed, limit_s: float, *ranks: int) -> Step:
         algorithms = tuple(self._race.candidates[rank].algorithm for rank in ranks)
         return Step(side=side, deed=deed, job=self._number, limit_s=limit_s, algorithms=algorithms)
+
+    def _noted(self, rank: int, outcome: T) -> T | Failure:
+        """An outcome; who had no memory is written down, and how often."""
+        if not isinstance(outcome, Failure) or outcome.kind != "out_of_memory":
+            return outcome
+        if rank not in self._short:
+            self._short.add(rank)
+            return outcome
+        return replace(outcome, circumstances=(*outcome.circumstances, ("attempts", "2")))
 
     def _examine(self, side: Side, ranks: tuple[int, ...], failure: Failure) -> None:
         """After a failure: is it the candidate's alone, or is the device spoilt? Then whatever fails in this session

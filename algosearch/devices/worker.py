@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 import anyio
@@ -22,8 +22,8 @@ import msgspec
 
 from algosearch.backends import Backend, Device
 from algosearch.devices.admission import Admission
-from algosearch.devices.host import Host, HostLost, OnTrying, ThreadHost
-from algosearch.devices.job import Found, Job, Limits
+from algosearch.devices.host import Host, HostLost, ThreadHost
+from algosearch.devices.job import Found, Job, Limits, Step
 from algosearch.devices.quiet import Quiet
 from algosearch.devices.trip import SearchStopped
 from algosearch.errors import DeviceUnavailable, SearchFailed
@@ -34,12 +34,18 @@ from algosearch.settings import Isolation
 if TYPE_CHECKING:
     from algosearch.devices.remote.host import ChildHost
 
-__all__ = ("Worker", "WorkerRules", "Found", "SearchStopped")
+__all__ = ("Worker", "WorkerRules", "Found", "SearchStopped", "Told", "nobody_asked")
 
 logger = logging.getLogger("algosearch.devices")
 
+Told = Callable[[str], None]
+
 _MOST_UNEXPLAINED: Final = 2
 """Times that a search may bring the device down with no candidate to blame."""
+
+
+def nobody_asked(what: str) -> None:
+    """Told of what nobody wants to know."""
 
 
 class WorkerRules(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,6 +99,12 @@ class Worker:
         state = "closing" if self._closing else "set aside" if self.set_aside else f"{self._host!r}"
         return f"<Worker {self.device.name} {state}>"
 
+    @property
+    def survives_crashes(self) -> bool:
+        """Whether this process outlives a candidate that kills the one in which it runs. If not, who wants to know what
+        killed it must have written it down before the launch."""
+        return self.isolation == "process"
+
     async def open(self) -> Environment:
         """Open the device.
 
@@ -132,14 +144,16 @@ class Worker:
         policies: Sequence[Policy],
         mode: SearchMode,
         failed: Mapping[str, Failure] | None = None,
-        on_trying: OnTrying = lambda algorithm: None,
+        on_trying: Told = nobody_asked,
+        on_launch: Told = nobody_asked,
     ) -> Found:
         """Race the candidates of a canonical op.
 
         Args:
             failed: candidates, by algorithm, that are known to fail: they are not tried.
-            on_trying: told the algorithm of the candidate that is about to be built, run or checked, before it is;
-                an empty string when it is several together, or something else. In whatever thread: it must not block.
+            on_trying: told what comes next, for a progress line; as `Host.search` says where and when.
+            on_launch: told the algorithm of the candidate that is about to be run for the first time. If a candidate
+                can bring down this process (not `survives_crashes`), the launch waits until it returns.
 
         Raises:
             SearchFailed: it brings the device down, and no candidate explains it. DeviceUnavailable: the device is set
@@ -148,13 +162,19 @@ class Worker:
 
         Cancellation: the search stops between two steps; its plans are destroyed.
         """
+
+        def on_step(step: Step) -> None:
+            on_trying(step.describe())
+            if step.deed == "launch":
+                on_launch(step.algorithms[0])
+
         known = {} if failed is None else dict(failed)
         careful, unexplained = False, 0
         while True:
             job = Job(op=op, listing=listing, policies=tuple(policies), mode=mode, failed=dict(known), careful=careful)
             try:
                 async with self._admission.admitted(alone=careful):
-                    found = await (await self._at_work()).search(job, on_trying)
+                    found = await (await self._at_work()).search(job, on_step)
             except HostLost as lost:
                 if lost.guilty is not None:
                     algorithm, failure = lost.guilty

@@ -30,10 +30,10 @@ class Race:
     Args:
         listing: the candidates known so far.
         policies: those that were asked: they decide what is looked at and what comes to the finals.
+        failed: what is known to fail, by algorithm: it is not tried, and its trial says why.
         mode: `exhaustive` lists and times everything, and screens nobody; only what every asked policy excludes by name
             is left alone, for that may be why it was excluded: it hangs.
         rules: how much to run before a difference is believed.
-        failed: candidates, by algorithm, that are known to fail, and how: they are neither built nor run.
 
     Raises:
         ValueError: the ranks of the listing do not count up from 0.
@@ -45,17 +45,15 @@ class Race:
         *,
         policies: Sequence[Policy] = (),
         mode: SearchMode = "race",
-        rules: RaceRules | None = None,
         failed: Mapping[str, Failure] | None = None,
+        rules: RaceRules | None = None,
     ) -> None:
         _require_ranks(listing)
         self._rules = RaceRules() if rules is None else rules
         self._policies = tuple(dict.fromkeys(policies)) or (DEFAULT_POLICY,)
         self._mode = mode
-        self._failed = {} if failed is None else dict(failed)
         self._complete = listing.complete
-        self._standings = Standings(listing.candidates, self._policies, mode, self._rules)
-        self._note_failed()
+        self._standings = Standings(listing.candidates, self._policies, mode, self._rules, failed or {})
         self._pending: Instruction | None = None
         self._looked: list[int] = []
         """Whom it looks at, in the order in which that was decided."""
@@ -131,6 +129,14 @@ class Race:
         for rank in dropped:
             self._standings.failures.setdefault(rank, failure)
         self._pending = None
+        self._standings.changed()
+
+    def forgive(self, ranks: Iterable[int]) -> None:
+        """These failed for what may be different now: they are tried once more, with finals of their own."""
+        for rank in ranks:
+            self._standings.failures.pop(rank, None)
+        self._pending = None
+        self._final_rounds, self._final_us = 0, 0.0
         self._standings.changed()
 
     def validate(self) -> None:
@@ -229,15 +235,9 @@ class Race:
         _require_ranks(outcome)
         # A backend that calls a listing incomplete and then has no more to list would be asked for ever.
         self._complete = outcome.complete or len(outcome.candidates) == len(known)
-        self._standings.candidates = outcome.candidates
-        self._note_failed()
+        self._standings.offer(outcome.candidates)
         if self._mode == "exhaustive":
             self._look(self._everything())
-
-    def _note_failed(self) -> None:
-        """Of the candidates known by now, those of `failed`."""
-        known = ((rank, self._failed.get(each.algorithm)) for rank, each in enumerate(self.candidates))
-        self._standings.failures |= {rank: failure for rank, failure in known if failure is not None}
 
     # -- decisions ---------------------------------------------------------------------------------------------------
 

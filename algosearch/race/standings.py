@@ -6,7 +6,7 @@ again after each new fact. So a winner whose output turns out wrong takes nothin
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import hypot
 
 from algosearch.race.estimate import LONGEST_US, SHORTEST_US, Estimate, estimates
@@ -19,9 +19,14 @@ class Standings:
     """Facts are added by the race, through these fields and `changed`."""
 
     def __init__(
-        self, candidates: tuple[Candidate, ...], policies: tuple[Policy, ...], mode: SearchMode, rules: RaceRules
+        self,
+        candidates: tuple[Candidate, ...],
+        policies: tuple[Policy, ...],
+        mode: SearchMode,
+        rules: RaceRules,
+        failed: Mapping[str, Failure],
     ) -> None:
-        self.candidates = candidates
+        self.candidates: tuple[Candidate, ...] = ()
         self.failures: dict[int, Failure] = {}
         self.build_us: dict[int, float] = {}
         self.launch_us: dict[int, float] = {}
@@ -29,6 +34,7 @@ class Standings:
         self.rounds: list[dict[int, float]] = []
         """The time of one run by rank, for each round that counts."""
         self.timing: dict[int, str] = {}
+        self._failed = failed
         self._policies = policies
         self._mode = mode
         self._rules = rules
@@ -37,6 +43,15 @@ class Standings:
         # These never change: whom each asked policy refuses, and who could screen whom.
         self._refused: dict[tuple[int, int], bool] = {}
         self._may_screen: dict[tuple[int, int], bool] = {}
+        self.offer(candidates)
+
+    def offer(self, candidates: tuple[Candidate, ...]) -> None:
+        """All that are known now. Who is known to fail has failed already."""
+        for candidate in candidates[len(self.candidates) :]:
+            failure = self._failed.get(candidate.algorithm)
+            if failure is not None:
+                self.failures[candidate.rank] = failure
+        self.candidates = candidates
 
     def changed(self) -> None:
         """A fact was added."""

@@ -105,20 +105,43 @@ class WorkerContract(ABC):
         script = script_of(candidate("bad", 10.0), candidate("good", 50.0))
         known = Failure("crashed", "elsewhere", (("by", "somebody"),))
         async with opened(traced(script, tmp_path / "trace"), self.isolation) as worker:
-            found = await search(worker, failed={algorithm("bad"): known})
+            found = await search(worker, failed={algorithm("bad"): known, algorithm("unheard_of"): known})
         assert by_name(found)["bad"].failure == known
         assert by_name(found)["good"].stage == "final"
         assert counted(tmp_path / "trace")["build"] == 1
 
-    async def test_it_tells_whom_it_is_about_before_it_runs_it(self, tmp_path: Path) -> None:
-        told: list[tuple[str, int]] = []
+    async def test_it_tells_what_it_does_and_whom_it_is_about_to_launch(self) -> None:
+        doing: list[str] = []
+        launched: list[str] = []
         script = script_of(candidate("a", 10.0), candidate("b", 50.0))
-        trace = tmp_path / "trace"
-        async with opened(traced(script, trace), self.isolation) as worker:
-            await search(worker, on_trying=lambda name: told.append((name, counted(trace)["launch"])))
-        names = [name for name, _ in told]
-        assert set(names) == {algorithm("a"), algorithm("b"), ""}
-        assert names[:2] == [algorithm("a"), algorithm("b")], "builds"
+        async with opened(SimulatedBackend(script), self.isolation) as worker:
+            assert worker.survives_crashes == (self.isolation == "process")
+            await search(worker, on_trying=doing.append, on_launch=launched.append)
+        assert launched == [algorithm("a"), algorithm("b")]
+        assert doing[:2] == [f"building {algorithm('a')}", f"building {algorithm('b')}"]
+        for what in (f"first run of {algorithm('a')}", "timing 2 candidates", f"checking {algorithm('a')}"):
+            assert what in doing
+
+    @pytest.mark.parametrize("at", ["build", "launch", "time"])
+    async def test_who_found_no_memory_is_tried_again_at_the_end(self, at: Any, tmp_path: Path) -> None:
+        script = script_of(
+            candidate("short", 10.0, Fault(at=at, does="out_of_memory", times=1)), candidate("other", 50.0)
+        )
+        async with opened(traced(script, tmp_path / "trace"), self.isolation) as worker:
+            trials = by_name(await search(worker))
+        assert trials["short"].failure is None
+        assert trials["short"].stage == "final"
+        calls = counted(tmp_path / "trace")
+        assert calls["build"] == calls["destroy"]
+
+    async def test_who_finds_no_memory_twice_says_so(self) -> None:
+        script = script_of(candidate("short", 10.0, Fault(at="launch", does="out_of_memory")), candidate("other", 50.0))
+        async with opened(SimulatedBackend(script), self.isolation) as worker:
+            trials = by_name(await search(worker))
+        failure = trials["short"].failure
+        assert failure is not None
+        assert dict(failure.circumstances)["attempts"] == "2"
+        assert trials["other"].failure is None
 
     # -- what goes wrong ---------------------------------------------------------------------------------------------
 

@@ -38,13 +38,12 @@ async def use(how: str) -> None:
     await worker.open()
     listing = await worker.enumerate(op, None)
 
-    def trying(algorithm: str) -> None:
+    def launching(algorithm: str) -> None:
         assert isinstance(worker._host, ChildHost)
-        if not SAID.is_set() and any(step.deed == "launch" for step, _ in worker._host._steps.values()):
-            say(worker._host.pid)
-            SAID.set()
+        say(worker._host.pid)
+        SAID.set()
 
-    await worker.search(op, listing, policies=(Policy(),), mode="race", on_trying=trying)
+    await worker.search(op, listing, policies=(Policy(),), mode="race", on_launch=launching)
     if how == "forks":
         (channel,) = _CHANNELS
         kept = os.dup(channel.fileno())

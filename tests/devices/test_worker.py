@@ -10,7 +10,7 @@ import pytest
 from algosearch.backends.simulated import SimulatedBackend, TraceEvent
 from algosearch.devices.worker import SearchStopped, Worker
 from tests.devices.contract import WorkerContract
-from tests.devices.helpers import candidate, opened, script_of, search
+from tests.devices.helpers import OP, algorithm, by_name, candidate, opened, script_of, search
 from tests.search.gated import GatedBackend
 
 
@@ -26,6 +26,46 @@ async def test_preparing_and_timing_each_keep_to_a_thread_of_their_own() -> None
     prepare = {event.thread for event in trace if event.call in ("open", "enumerate", "build")}
     lane = {event.thread for event in trace if event.call in ("load", "launch", "time", "check", "unload", "close")}
     assert (prepare, lane) == ({"algosearch-prepare-simulated:0"}, {"algosearch-lane-simulated:0"})
+
+
+async def test_the_lane_says_what_it_is_about_to_launch_and_waits() -> None:
+    trace: list[TraceEvent] = []
+    said: list[tuple[str, str, list[str]]] = []
+
+    def on_launch(name: str) -> None:
+        launched = [event.algorithm for event in trace if event.call == "launch"]
+        said.append((name, threading.current_thread().name, launched))
+
+    backend = SimulatedBackend(script_of(candidate("a", 10.0), candidate("b", 50.0)), trace=trace)
+    async with opened(backend, "thread") as worker:
+        await search(worker, on_launch=on_launch)
+    lane = "algosearch-lane-simulated:0"
+    assert said == [(algorithm("a"), lane, []), (algorithm("b"), lane, [algorithm("a")])]
+
+
+async def test_a_workspace_that_somebody_else_had() -> None:
+    """E14: the memory was gone at that moment only, and the candidate is not lost for it."""
+    inner = SimulatedBackend(
+        script_of(candidate("large", 20.0, workspace_bytes=1 << 29), candidate("small", 50.0), memory_bytes=1 << 30)
+    )
+    other = inner.open(inner.devices()[0])
+    backend = GatedBackend(inner)
+    calls: list[str] = []
+
+    def before(call: str, subject: object) -> None:
+        if call == "load" and "load" not in calls:
+            assert other.load(OP, 1 << 29) is None
+        if call == "unload" and "unload" not in calls:
+            other.unload()
+        calls.append(call)
+
+    backend.before = before
+    async with opened(backend, "thread") as worker:
+        trials = by_name(await search(worker))
+    assert calls.count("load") == 3, "in vain, without it, and once more with it"
+    assert trials["large"].failure is None
+    assert trials["large"].time_us == pytest.approx(20.0)
+    assert trials["small"].failure is None
 
 
 async def test_two_workers_of_one_device_never_time_at_once() -> None:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Final, TypeVar
 
 from algosearch.backends import Device, Recipe
-from algosearch.devices.host import END_S, OnTrying, Pending
+from algosearch.devices.host import END_S, OnStep, Pending
 from algosearch.devices.job import Found, Job, Limits, Side, Step
 from algosearch.devices.remote.process import ChildProcess, Exit, close_after_fork
 from algosearch.devices.remote.protocol import (
@@ -138,9 +138,9 @@ class ChildHost(asyncio.Protocol):
         listing: Listing = await future
         return listing
 
-    async def search(self, job: Job, on_trying: OnTrying) -> Found:
+    async def search(self, job: Job, on_step: OnStep) -> Found:
         """As `Host` says."""
-        number, future = self._pending.add(on_trying)
+        number, future = self._pending.add(on_step)
         try:
             self._send(Search(number, job))
             found: Found = await future
