@@ -27,6 +27,7 @@ ISOLATIONS: Final[tuple[Isolation, ...]] = get_args(Isolation)
 
 MODE_VARIABLE: Final = "ALGOSEARCH_MODE"
 STORE_VARIABLE: Final = "ALGOSEARCH_STORE"
+ISOLATION_VARIABLE: Final = "ALGOSEARCH_ISOLATION"
 DEBUG_VARIABLE: Final = "ALGOSEARCH_DEBUG"
 
 
@@ -36,6 +37,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     mode: Mode = "race"
     store: str | None = None
     """A path, or `memory:`; None for the user's cache directory."""
+    isolation: Isolation | None = None
+    """None for what each backend says."""
 
     @classmethod
     def read(cls, environ: Mapping[str, str] | None = None) -> Settings:
@@ -48,6 +51,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return cls(
             mode=mode_of(environ.get(MODE_VARIABLE) or "race", MODE_VARIABLE),
             store=environ.get(STORE_VARIABLE) or None,
+            isolation=isolation_of(environ.get(ISOLATION_VARIABLE) or None, ISOLATION_VARIABLE),
         )
 
 
@@ -66,4 +70,15 @@ def mode_of(word: str, name: str = "mode") -> Mode:
     """
     if word not in MODES:
         raise InvalidSetting(name, word, f"must be one of {', '.join(MODES)}")
+    return word
+
+
+def isolation_of(word: str | None, name: str = "isolation") -> Isolation | None:
+    """`word` as an isolation; None is left as it is.
+
+    Raises:
+        InvalidSetting: it is none.
+    """
+    if word is not None and word not in ISOLATIONS:
+        raise InvalidSetting(name, word, f"must be one of {', '.join(ISOLATIONS)}")
     return word

@@ -187,7 +187,7 @@ class ThreadHost:
             limits=limits,
             on_step=self._pending.note,  # in the device's thread: a table is looked up, which needs no lock
             on_rest=_nothing,
-            on_lost=lambda blame: self._post(partial(self._pending.lose, f"{device.name} was spoilt", [blame])),
+            on_lost=lambda blame: self._post(partial(self._pending.lose, spoilt(blame), [blame])),
         )
 
     def __repr__(self) -> str:
@@ -272,6 +272,11 @@ class ThreadHost:
     def _post(self, call: Callable[[], None]) -> None:
         with contextlib.suppress(RuntimeError):  # the loop was closed in the meantime, and nobody is left there
             self._pending.loop.call_soon_threadsafe(call)
+
+
+def spoilt(blame: Blame) -> str:
+    """Why a session is lost whose device a candidate has left unusable."""
+    return f"it was left unusable by {', '.join(blame.algorithms) or 'something'}: {blame.failure.message}"
 
 
 def _nothing(side: Side) -> None:

@@ -17,7 +17,7 @@ from anyio.abc import TaskGroup
 
 from algosearch.backends import Backend, Device
 from algosearch.devices.quiet import Quiet
-from algosearch.devices.worker import Found, Told, Worker, nobody_asked
+from algosearch.devices.worker import Found, Told, Worker, WorkerRules, nobody_asked
 from algosearch.errors import AlgosearchError, DeviceUnavailable
 from algosearch.ops import Op
 from algosearch.records import Environment, Failure, Listing, Policy, SearchMode
@@ -110,11 +110,13 @@ class Pool:
         *,
         isolation: Isolation | None = None,
         quiet: Quiet | None = None,
+        rules: WorkerRules | None = None,
     ) -> None:
         self.devices = tuple(devices)
         self._backend = backend
         self._tasks = tasks
         self._isolation = isolation
+        self._rules = rules
         self._quiet = Quiet() if quiet is None else quiet
         self._unopened = list(devices)
         self._workers: dict[Worker, int] = {}
@@ -167,7 +169,7 @@ class Pool:
 
     async def _open_next(self) -> None:
         device = self._unopened.pop(0)
-        worker = Worker(self._backend, device, isolation=self._isolation, quiet=self._quiet)
+        worker = Worker(self._backend, device, isolation=self._isolation, rules=self._rules, quiet=self._quiet)
         self._newcomers.append(worker)
         opened = False
         try:

@@ -195,7 +195,8 @@ class Worker:
         """
         if self._being_opened is not None:
             await self._being_opened.wait()
-        if self._host is not None and self._host.is_open:
+        # Looked at together: what were held after `resume` would be held for ever.
+        if self._quiet.is_wanted and self._host is not None and self._host.is_open:
             try:
                 await self._host.hold()
             except HostLost as lost:  # what is gone rests
@@ -228,13 +229,13 @@ class Worker:
         """The open host; another one if it was ended or has broken."""
         async with self._opening:
             while True:
-                if self.set_aside is not None:
-                    raise self.set_aside.again()
                 if self._closing:
                     raise SearchStopped
                 if self._host is not None and self._host.is_open:
                     return self._host
                 await self._bury()
+                if self.set_aside is not None:
+                    raise self.set_aside.again()
                 await anyio.sleep(self._wait_s())
                 await self._quiet.over()
                 if not self._closing:

@@ -19,7 +19,7 @@ from algosearch.records import DEFAULT_POLICY, Choice, Policy
 from algosearch.search.desk import refuse_in_loop
 from algosearch.search.engine import EXIT_S, Engine
 from algosearch.search.searcher import Searcher
-from algosearch.settings import Mode, Settings, mode_of
+from algosearch.settings import Isolation, Mode, Settings, isolation_of, mode_of
 from algosearch.stores import open_store
 
 if TYPE_CHECKING:
@@ -38,13 +38,18 @@ class _Engines:
         self._users: dict[Engine, int] = {}
 
     def hire(
-        self, store: Store | str | None, backends: Sequence[Backend] | None, devices: Sequence[str] | None
+        self,
+        store: Store | str | None,
+        backends: Sequence[Backend] | None,
+        devices: Sequence[str] | None,
+        isolation: Isolation | None,
     ) -> Engine:
         """An engine that serves this, started if there is none."""
         serves = (
             store if isinstance(store, str) or store is None else id(store),
             None if backends is None else tuple(map(id, backends)),
             None if devices is None else tuple(devices),
+            isolation,
         )
         private = store == "memory:"
         with self._lock:
@@ -55,7 +60,7 @@ class _Engines:
 
                     backends = default_backends()
                 home = open_store(store) if isinstance(store, str) or store is None else store
-                engine = Engine(backends, home, devices=devices)
+                engine = Engine(backends, home, devices=devices, isolation=isolation)
                 engine.start()
                 self._users[engine] = 0
                 if not private:
@@ -90,6 +95,9 @@ class open_searcher:
         backends: which libraries to ask; left out, the best that this machine has a device for.
         devices: only these, by name (`cpu:0`) or backend (`cpu`); left out, all that are found.
         mode: how a miss is answered. Left out: `ALGOSEARCH_MODE`, else `race`.
+        isolation: where devices are worked with. `process`: in a child of this process, which a candidate that hangs or
+            crashes costs in its place; `thread`: here, where nothing can be done about that. Left out:
+            `ALGOSEARCH_ISOLATION`, else what each backend says.
         policy: what is asked where a call does not say.
 
     Raises:
@@ -108,6 +116,7 @@ class open_searcher:
         devices: Sequence[str] | None = None,
         mode: Mode | None = None,
         policy: Policy = DEFAULT_POLICY,
+        isolation: Isolation | None = None,
     ) -> None:
         settings = Settings.read()
         self._store: Store | str | None = str(store) if isinstance(store, Path) else store
@@ -122,6 +131,7 @@ class open_searcher:
         self._devices = devices
         self._mode: Mode = settings.mode if mode is None else mode_of(mode)
         self._policy = policy
+        self._isolation = settings.isolation if isolation is None else isolation_of(isolation)
         self._searcher: Searcher | None = None
         self._engine: Engine | None = None
         self._token: Token[Searcher | None] | None = None
@@ -161,7 +171,7 @@ class open_searcher:
 
     def _hire(self) -> Searcher:
         assert self._searcher is None, "one open_searcher() is one block; make another one"
-        self._engine = _ENGINES.hire(self._store, self._backends, self._devices)
+        self._engine = _ENGINES.hire(self._store, self._backends, self._devices, self._isolation)
         self._searcher = Searcher(self._engine, mode=self._mode, policy=self._policy)
         return self._searcher
 
@@ -194,7 +204,7 @@ class _Default:
         with self._lock:
             if self._searcher is None:
                 settings = Settings.read()
-                engine = _ENGINES.hire(settings.store, None, None)
+                engine = _ENGINES.hire(settings.store, None, None, settings.isolation)
                 self._searcher = Searcher(engine, mode=settings.mode)
             return self._searcher
 

@@ -31,8 +31,10 @@ from algosearch.pinned import PinnedThread
 from algosearch.search.inquiry import Inquiry
 from algosearch.search.milestone import Milestone, gathering
 from algosearch.search.statistics import EngineStatistics, FlightStatus
+from algosearch.search.stillness import Hush, Stillness
 from algosearch.search.tiers import Tiers
 from algosearch.search.tower import Counts, Tower
+from algosearch.settings import Isolation
 from algosearch.stores.base import Store
 
 logger = logging.getLogger("algosearch.engine")
@@ -40,14 +42,23 @@ logger = logging.getLogger("algosearch.engine")
 EXIT_S: Final = 2.0
 """The longest that engines may hold up the interpreter's exit, all together."""
 
-Message = Literal["submit", "withdraw", "list"]
+Message = Literal["submit", "withdraw", "list", "hush", "resume"]
+
+
+_ANSWERED: Final[frozenset[Message]] = frozenset({"submit", "hush"})
+"""Messages whose sender waits for something."""
 
 
 class Engine:
     """Owns the tiers, the pools and the tower. Made stopped; `start` it in a thread, or `serve` it on a loop."""
 
     def __init__(
-        self, backends: Sequence[Backend], store: Store | None, *, devices: Sequence[str] | None = None
+        self,
+        backends: Sequence[Backend],
+        store: Store | None,
+        *,
+        devices: Sequence[str] | None = None,
+        isolation: Isolation | None = None,
     ) -> None:
         self.ready: Milestone[tuple[Device, ...]] = Milestone()
         """The store is open (or given up) and the devices are known."""
@@ -55,6 +66,9 @@ class Engine:
         """Everything is closed."""
         self._backends = tuple(backends)
         self._wanted_devices = None if devices is None else tuple(devices)
+        self._isolation = isolation
+        self._stillness = Stillness(self._all_pools)
+        self._tasks: TaskGroup | None = None
         self._tiers = Tiers(store)
         self._pools: dict[str, Pool] = {}
         """By device name; devices of one kind share one."""
@@ -63,7 +77,7 @@ class Engine:
         """Names of all, wanted or not."""
         self._tower: Tower | None = None
         """From the moment that it serves."""
-        self._inbox: deque[tuple[Message, Inquiry]] = deque()
+        self._inbox: deque[tuple[Message, Inquiry | Hush]] = deque()
         self._inbox_lock = threading.Lock()
         self._woken = False
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -95,6 +109,16 @@ class Engine:
         """Ask for the candidates of its key at once, before its turn: a deadline has passed."""
         self._post("list", inquiry)
 
+    def hush(self) -> Hush:
+        """Let every device rest, from `Hush.held` on until `resume`."""
+        hush = Hush()
+        self._post("hush", hush)
+        return hush
+
+    def resume(self, hush: Hush) -> None:
+        """Go on, unless somebody else wants quiet."""
+        self._post("resume", hush)
+
     def stop(self) -> None:
         """Begin to end; `ended` happens when all is closed. Harmless if called twice."""
         with self._inbox_lock:
@@ -124,16 +148,16 @@ class Engine:
             search_seconds=counts.search_seconds,
         )
 
-    def _post(self, message: Message, inquiry: Inquiry) -> None:
+    def _post(self, message: Message, subject: Inquiry | Hush) -> None:
         with self._inbox_lock:
             refused = self._stopping
             if not refused:
-                self._inbox.append((message, inquiry))
+                self._inbox.append((message, subject))
                 wake = not self._woken and self._loop is not None
                 self._woken = self._woken or wake
         if refused:
-            if message == "submit":
-                inquiry.fail(SearcherClosed())
+            if message in _ANSWERED:
+                subject.fail(SearcherClosed())
         elif wake:
             assert self._loop is not None
             with contextlib.suppress(RuntimeError):  # ended in between: `_close` has emptied the inbox
@@ -160,6 +184,7 @@ class Engine:
     async def _serve(self) -> None:
         try:
             async with anyio.create_task_group() as tasks:
+                self._tasks = tasks
                 self._tower = Tower(self._tiers, tasks)
                 await self._tiers.open()
                 self._sort_devices(await self._find_devices(), tasks)
@@ -195,7 +220,8 @@ class Engine:
         for backend, device in found:
             kinds.setdefault((id(backend), device.kind), []).append((backend, device))
         for members in kinds.values():
-            pool = Pool(members[0][0], [device for _, device in members], tasks)
+            backend, devices = members[0][0], [device for _, device in members]
+            pool = Pool(backend, devices, tasks, isolation=self._isolation, quiet=self._stillness.quiet)
             for device in pool.devices:
                 self._pools[device.name] = pool
         for backend, device in found:
@@ -228,8 +254,15 @@ class Engine:
             self._inbox.clear()
             self._woken = False
         assert self._tower is not None
+        assert self._tasks is not None
         submitted: dict[Pool, list[Inquiry]] = {}
         for message, inquiry in messages:
+            if isinstance(inquiry, Hush):
+                if message == "hush":
+                    self._stillness.begin(inquiry, self._tasks)
+                else:
+                    self._stillness.end(inquiry)
+                continue
             try:
                 pool = self._pool_of(inquiry.question.device)
             except (DeviceUnavailable, UnknownDevice) as error:
@@ -250,9 +283,10 @@ class Engine:
             messages = tuple(self._inbox)
             self._inbox.clear()
         closed = SearcherClosed("the searcher was closed before this was answered")
-        for message, inquiry in messages:
-            if message == "submit":
-                inquiry.fail(closed.again())
+        for message, subject in messages:
+            if message in _ANSWERED:
+                subject.fail(closed.again())
+        self._stillness.fail_all(closed)
         if self._tower is not None:
             self._tower.fail_all(closed)
         try:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 
 import msgspec
 
-from algosearch.errors import InvalidOp, InvalidPolicy
+from algosearch.errors import InvalidOp, InvalidPolicy, SearcherClosed
 from algosearch.ops import BatchNormOp, ConvOp, Op
 from algosearch.records import DEFAULT_POLICY, Choice, Policy
 from algosearch.search.answers import Answers, Place
@@ -168,6 +169,29 @@ class Searcher:
         place = self._place(mode, device, policy)
         (checked,) = self._checked([op])
         return self._answers.peek(checked, place)
+
+    @asynccontextmanager
+    async def quiet(self) -> AsyncIterator[None]:
+        """`async with searcher.quiet():` nothing is built, loaded or run on any device of this searcher within it.
+
+        For a process that captures streams or runs collectives, beside which that can deadlock. A step that is under
+        way is waited for; searches go on afterwards where they were. What is asked meanwhile waits. Blocks may be
+        nested, and be in several tasks at once: it is quiet until the last of them ends. Searchers that share their
+        devices share the quiet.
+
+        Raises:
+            SearcherClosed.
+
+        Cancellation: while it waits, and within the block, devices go on.
+        """
+        if self.closed:
+            raise SearcherClosed
+        hush = self._engine.hush()
+        try:
+            await hush.held.wait()
+            yield
+        finally:
+            self._engine.resume(hush)
 
     def flights(self) -> tuple[FlightStatus, ...]:
         """What the engine has under way, for a progress line."""

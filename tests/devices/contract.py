@@ -11,6 +11,7 @@ import anyio
 import pytest
 
 from algosearch.backends.simulated import DeviceScript, Fault, Generated, ProblemScript, Script, SimulatedBackend
+from algosearch.devices.quiet import Quiet
 from algosearch.devices.worker import SearchStopped, Worker, WorkerRules
 from algosearch.errors import DeviceUnavailable
 from algosearch.records import Failure, Policy
@@ -247,10 +248,12 @@ class WorkerContract(ABC):
         assert counted(trace)["close"] == 1
 
     async def test_nothing_happens_while_it_rests(self, tmp_path: Path) -> None:
-        trace = tmp_path / "trace"
-        async with opened(traced(Script(generated=SLOW), trace, pace="real"), self.isolation) as worker:
+        trace, quiet = tmp_path / "trace", Quiet()
+        backend = traced(Script(generated=SLOW), trace, pace="real")
+        async with opened(backend, self.isolation, quiet=quiet) as worker:
             tasks = [asyncio.create_task(search(worker, some_op(n))) for n in range(3)]
             await until(under_way(trace, "time"))
+            quiet.begin()
             with anyio.fail_after(20):
                 await worker.rest()
                 await worker.rest()
@@ -258,17 +261,19 @@ class WorkerContract(ABC):
             late = asyncio.create_task(search(worker, some_op(3)))
             await asyncio.sleep(0.15)  # several steps long: this is how long nothing must happen
             assert counted(trace) == before
+            quiet.end()
             worker.resume()
             founds = await asyncio.gather(*tasks, late)
         assert all(found.trials for found in founds)
 
     async def test_it_can_be_closed_while_it_rests(self, tmp_path: Path) -> None:
         trace = tmp_path / "trace"
-        backend = traced(Script(generated=SLOW), trace, pace="real")
-        worker = Worker(backend, backend.devices()[0], isolation=self.isolation)
+        backend, quiet = traced(Script(generated=SLOW), trace, pace="real"), Quiet()
+        worker = Worker(backend, backend.devices()[0], isolation=self.isolation, quiet=quiet)
         await worker.open()
         task = asyncio.create_task(search(worker))
         await until(under_way(trace, "time"))
+        quiet.begin()
         await worker.rest()
         with anyio.fail_after(20):
             await worker.aclose()

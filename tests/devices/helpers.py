@@ -23,6 +23,7 @@ from algosearch.backends.simulated import (
     read_trace,
 )
 from algosearch.devices.job import Found
+from algosearch.devices.quiet import Quiet
 from algosearch.devices.worker import Worker, WorkerRules
 from algosearch.ops import ConvOp, Op, canonical
 from algosearch.records import Policy, Trial
@@ -77,9 +78,9 @@ def kinds(found: Found) -> dict[str, str | None]:
 
 @asynccontextmanager
 async def opened(
-    backend: Backend, isolation: Isolation, rules: WorkerRules | None = None, ordinal: int = 0
+    backend: Backend, isolation: Isolation, rules: WorkerRules | None = None, quiet: Quiet | None = None
 ) -> AsyncIterator[Worker]:
-    worker = Worker(backend, backend.devices()[ordinal], isolation=isolation, rules=rules)
+    worker = Worker(backend, backend.devices()[0], isolation=isolation, rules=rules, quiet=quiet)
     try:
         with anyio.fail_after(LIMIT_S):
             await worker.open()

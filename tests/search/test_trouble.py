@@ -46,7 +46,10 @@ async def test_a_backend_that_breaks_its_contract(call: str) -> None:
     heard: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: heard.append(context))
     async with open_searcher(store="memory:", backends=[backend]) as searcher:
-        failures = await asyncio.gather(*(searcher.select(some_op()) for _ in range(5)), return_exceptions=True)
+        backend.gates["open"].close()
+        asking = [asyncio.create_task(searcher.select(some_op())) for _ in range(5)]
+        asyncio.get_running_loop().call_soon(backend.gates["open"].open)  # when all five have asked
+        failures = await asyncio.gather(*asking, return_exceptions=True)
         assert [type(failure) for failure in failures] == [SearchFailed] * 5
         assert len({id(failure) for failure in failures}) == 5
         assert all(isinstance(failure.__cause__, ZeroDivisionError) for failure in failures)  # type: ignore[union-attr]

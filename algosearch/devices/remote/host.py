@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Final, TypeVar
 
 from algosearch.backends import Device, Recipe
-from algosearch.devices.host import END_S, OnStep, Pending
+from algosearch.devices.host import END_S, OnStep, Pending, spoilt
 from algosearch.devices.job import Found, Job, Limits, Side, Step
 from algosearch.devices.remote.process import ChildProcess, Exit, close_after_fork
 from algosearch.devices.remote.protocol import (
@@ -120,7 +120,12 @@ class ChildHost(asyncio.Protocol):
         """
         mine, its = socket.socketpair()
         close_after_fork(mine)
-        await self._pending.loop.create_unix_connection(lambda: self, sock=mine)
+        try:
+            await self._pending.loop.create_unix_connection(lambda: self, sock=mine)
+        except BaseException:
+            mine.close()
+            its.close()
+            raise
         self._process = ChildProcess(self._device.name, its, self._on_exit)
         self._send(Open(self._recipe, self._device, self._limits))
         try:
@@ -229,7 +234,7 @@ class ChildHost(asyncio.Protocol):
             case Broke(number):
                 self._pending.settle(number, None, BrokeInChild(message))
             case Spoilt(blame):
-                self._give_up(f"{blame.failure.message}", blame)
+                self._give_up(spoilt(blame), blame)
             case Returned():
                 raise ProtocolError("an answer to what was not asked")
 
