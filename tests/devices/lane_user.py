@@ -1,8 +1,8 @@
 """A process that uses a lane: `python -m tests.devices.lane_user HOW ...`.
 
 `search TRACE KEYS` says that it is ready, waits for a line and searches so many keys in real time; `hold IDENTITY`
-takes the lane, says so and keeps it; `take IDENTITY` takes it, says so and ends; `fork IDENTITY` takes it, leaves a fork
-behind that says its number, and gives it back.
+takes the lane, says so and keeps it; `take IDENTITY` takes it, says so and ends; `fork IDENTITY` takes it, leaves a
+fork behind that says its number, and gives it back.
 """
 
 from __future__ import annotations

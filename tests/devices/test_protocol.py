@@ -113,8 +113,8 @@ def test_nonsense_is_refused_or_waited_for(raw: bytes) -> None:
 
 @pytest.mark.parametrize("message", [*DOWN, *UP], ids=lambda message: type(message).__name__)
 def test_a_message_of_the_other_side_is_none(message: Any) -> None:
+    decoder: Any = TO_PARENT if message in DOWN else TO_CHILD
     with pytest.raises(ProtocolError):
-        decoder: Any = TO_PARENT if message in DOWN else TO_CHILD
         Frames(decoder).feed(frame(message))
 
 
