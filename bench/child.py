@@ -1,7 +1,7 @@
 """A device in a child process: what its start and a round trip cost, and whether a caller that computes delays it.
 
-`busy`: a caller asks for 100 keys, which take a second to search in all, computes for a second in synchronous Python, and
-then awaits them. The device's time is slept for (`pace="real"`), so that what is measured is this program's own doing.
+`busy`: a caller asks for 100 keys, which take a second to search in all, computes for a second in synchronous Python,
+and then awaits them. The device's time is slept for (`pace="real"`): what is measured is this program's own doing.
 
     python bench/child.py --json bench/results/child.json
 """
