@@ -3,7 +3,7 @@ child process as they are."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 
@@ -12,7 +12,10 @@ from algosearch.records import Failure, Listing, Policy, SearchMode, Trial
 from algosearch.records.trial import Duration
 
 Side = Literal["prepare", "lane"]
-Deed = Literal["list", "build", "load", "launch", "time", "check", "clean"]
+Deed = Literal["list", "build", "wait", "load", "launch", "time", "check", "clean"]
+"""`wait`: for the lane, which somebody else has, for however long."""
+FOR_EVER_S: Final = 1e12
+"""The limit of what may take any time."""
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -67,7 +70,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False,
                 return f"timing {whom}"
             case "check":
                 return f"checking {whom}"
-        return {"load": "filling buffers", "clean": "tidying up"}[self.deed]
+        return {"wait": "waiting for the device", "load": "filling buffers", "clean": "tidying up"}[self.deed]
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -79,7 +82,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     build_s: Annotated[float, msgspec.Meta(gt=0)] = 120.0
     """Compiling at run time was seen to take seconds; on a machine that swaps it takes minutes."""
     other_s: Annotated[float, msgspec.Meta(gt=0)] = 120.0
-    """Loading buffers, checking against a reference that is computed on the host, giving back."""
+    """Loading buffers, checking against a reference that is computed on the host, giving back; and how long a child may
+    say nothing while it owes an answer."""
     first_run_s: Annotated[float, msgspec.Meta(gt=0)] = 60.0
     """A run of a problem while nothing tells how long it may take."""
     run_s: Annotated[float, msgspec.Meta(gt=0)] = 1.0

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from algosearch.backends import Backend, Device, Session
-from algosearch.devices.job import Found, Job, Limits, Side, Step
+from algosearch.devices.job import FOR_EVER_S, Found, Job, Limits, Side, Step
 from algosearch.devices.lane import lane_of
 from algosearch.devices.pause import Pause
 from algosearch.devices.trip import Blame, SearchStopped, Trip, Yardstick
@@ -140,13 +140,24 @@ class DeviceThreads:
     @contextmanager
     def step(self, step: Step) -> Iterator[float]:
         """Around each call of the session. Yields the seconds that it waited, because somebody wanted quiet."""
-        waited_s = self.pause.enter(step.side, lambda: self.rest(step.side))
+        waited_s = self.pause.enter(step.side, lambda: self._stand_by(step))
         try:
-            self.steps[step.side] = step
-            self._on_step(step)
+            self.announce(step)
             yield waited_s
         finally:
             self.pause.leave(step.side)
+
+    def _stand_by(self, step: Step) -> None:
+        """This thread waits for the end of a quiet, and in the lane then for the device as well."""
+        if step.side == "lane":
+            self.announce(Step(side="lane", deed="wait", job=step.job, limit_s=FOR_EVER_S))
+        else:
+            self.rest(step.side)
+
+    def announce(self, step: Step) -> None:
+        """Say what this thread is about to do."""
+        self.steps[step.side] = step
+        self._on_step(step)
 
     def rest(self, side: Side) -> None:
         """A side has nothing more to do now."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from algosearch.devices.job import Deed, Found, Job, Side, Step
+from algosearch.devices.job import FOR_EVER_S, Deed, Found, Job, Side, Step
 from algosearch.ops import Op
 from algosearch.race import Build, Check, Finished, Instruction, Launch, Race, Time, Widen
 from algosearch.records import Built, Burst, Failure
@@ -201,6 +201,7 @@ class Trip:
     def _run(self) -> Instruction:
         """Take the lane, load the buffers and carry out what is for the lane, until prepare's turn or the end."""
         begin = perf_counter()
+        self._threads.announce(self._step("lane", "wait", FOR_EVER_S))
         with self._threads.lane_right:
             waited_s = perf_counter() - begin
             self._idle_s += waited_s

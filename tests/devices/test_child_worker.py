@@ -17,6 +17,7 @@ import pytest
 from algosearch.backends.cpu import CpuBackend
 from algosearch.backends.simulated import Fault, ProblemScript, Script, SimulatedBackend, TraceEvent, read_trace
 from algosearch.devices.job import Limits
+from algosearch.devices.lane import lane_of
 from algosearch.devices.remote.host import ChildHost
 from algosearch.devices.worker import Worker, WorkerRules
 from algosearch.errors import DeviceUnavailable, SearchFailed
@@ -185,6 +186,35 @@ class TestHangsAndCrashes:
             await until(under_way(trace, "launch"))
             os.kill(pid_of(worker), signal.SIGSTOP)
             assert (await task).trials
+
+    @pytest.mark.parametrize("call", ["search", "enumerate"])
+    async def test_a_child_that_says_nothing_is_killed(self, call: str) -> None:
+        """It was stopped while it had nothing to do, so that nothing was announced."""
+        async with opened(SimulatedBackend(), "process", SHORT) as worker:
+            listing = await worker.enumerate(OP, None)
+            first = pid_of(worker)
+            os.kill(first, signal.SIGSTOP)
+            if call == "search":
+                assert (await worker.search(OP, listing, policies=(), mode="race")).trials
+            else:
+                assert await worker.enumerate(OP, None) == listing
+            assert pid_of(worker) != first
+
+    async def test_who_waits_for_the_lane_is_not_killed(self, tmp_path: Path) -> None:
+        """However long somebody else has it."""
+        backend = traced(Script(generated=SLOW), tmp_path / "trace")
+        lane = lane_of(backend.devices()[0].identity)
+        rules = WorkerRules(limits=Limits(other_s=0.2, first_run_s=0.2))
+        doing: list[str] = []
+        async with opened(backend, "process", rules) as worker:
+            first = pid_of(worker)
+            with lane:
+                task = asyncio.create_task(search(worker, on_trying=doing.append))
+                await until(lambda: "waiting for the device" in doing)
+                await asyncio.sleep(0.5)  # so long, and longer, nothing else may take
+                assert not under_way(tmp_path / "trace", "load")()
+            assert (await task).lane_wait_s >= 0.4
+            assert pid_of(worker) == first
 
 
 class TestStartAndEnd:

@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 
 from algosearch.backends import Device, Recipe
 from algosearch.devices.host import END_S, OnStep, Pending, spoilt
-from algosearch.devices.job import Found, Job, Limits, Side, Step
+from algosearch.devices.job import Found, Job, Limits, Step
 from algosearch.devices.remote.process import ChildProcess, Exit, close_after_fork
 from algosearch.devices.remote.protocol import (
     TO_PARENT,
@@ -41,6 +41,7 @@ from algosearch.devices.remote.protocol import (
     Unavailable,
     frame,
 )
+from algosearch.devices.remote.watch import Watch
 from algosearch.devices.trip import Blame
 from algosearch.errors import DeviceUnavailable
 from algosearch.ops import Op
@@ -50,9 +51,6 @@ logger = logging.getLogger("algosearch.devices")
 
 T = TypeVar("T")
 
-_GRACE_S: Final = 0.05
-"""What was overdue is looked at again after so long: if this process had been stopped, the child's word that it has
-gone on has not been read yet."""
 _LAST_WORDS_S: Final = 0.5
 """After the end of a child its last messages come at once, if nobody else holds the other end of the socket."""
 
@@ -82,9 +80,13 @@ class ChildHost(asyncio.Protocol):
         self._gone: asyncio.Future[None] = self._pending.loop.create_future()
         self._opened: asyncio.Future[Environment] = self._pending.loop.create_future()
         self._exit: Exit | None = None
-        self._steps: dict[Side, tuple[Step, float]] = {}
-        """What each side is doing, and when it is overdue."""
-        self._watch: asyncio.TimerHandle | None = None
+        self._held = False
+        self._watch = Watch(
+            self._pending.loop,
+            limits.other_s,
+            owes=lambda: len(self._pending) > 0 and not self._held,
+            on_overdue=self._give_up,
+        )
 
     def __repr__(self) -> str:
         return f"<ChildHost of {self._device.name}, {self._process!r}, {len(self._pending)} in hand>"
@@ -158,6 +160,7 @@ class ChildHost(asyncio.Protocol):
     async def hold(self) -> None:
         """As `Host` says."""
         number, future = self._pending.add()
+        self._held = True
         self._send(Hold(number))
         try:
             await future
@@ -166,6 +169,7 @@ class ChildHost(asyncio.Protocol):
 
     def release(self) -> None:
         """As `Host` says."""
+        self._held = False
         self._send(Release())
 
     def end(self) -> None:
@@ -173,7 +177,7 @@ class ChildHost(asyncio.Protocol):
         if self._ending:
             return
         self._ending = True
-        self._stop_watching()
+        self._watch.stop()
         if self._process is None:  # never started
             self._gone.set_result(None)
         elif self._environment is None or self._pending.lost is not None:
@@ -202,8 +206,9 @@ class ChildHost(asyncio.Protocol):
         try:
             for message in self._frames.feed(data):
                 self._take(message)
+            self._watch.heard()
         except ProtocolError as error:
-            self._give_up(f"its process sent {error}")
+            self._give_up(f"its process sent {error}", ())
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Of `asyncio.Protocol`: nothing more comes."""
@@ -216,11 +221,10 @@ class ChildHost(asyncio.Protocol):
     def _take(self, message: ToParent) -> None:
         match message:
             case Began(step):
-                self._steps[step.side] = step, self._pending.loop.time() + step.limit_s
+                self._watch.begins(step)
                 self._pending.note(step)
-                self._look_again()
             case Rests(side):
-                self._steps.pop(side, None)
+                self._watch.rests(side)
             case Listed(number, result) | Ended(number, result):
                 self._pending.settle(number, result, None)
             case Resting(number):
@@ -234,53 +238,20 @@ class ChildHost(asyncio.Protocol):
             case Broke(number):
                 self._pending.settle(number, None, BrokeInChild(message))
             case Spoilt(blame):
-                self._give_up(spoilt(blame), blame)
+                self._give_up(spoilt(blame), (blame,))
             case Returned():
                 raise ProtocolError("an answer to what was not asked")
 
     def _send(self, message: ToChild) -> None:
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(frame(message))
-
-    # -- what takes too long -----------------------------------------------------------------------------------------
-
-    def _look_again(self) -> None:
-        """See to it that the watch wakes when the first of the steps is overdue."""
-        due = min((due for _, due in self._steps.values()), default=None)
-        if due is None or self._ending or self._pending.lost is not None:
-            return
-        if self._watch is None or due < self._watch.when():
-            self._stop_watching()
-            self._watch = self._pending.loop.call_at(due, self._look)
-
-    def _look(self) -> None:
-        self._watch = None
-        now = self._pending.loop.time()
-        overdue = [step for step, due in self._steps.values() if due <= now]
-        if overdue:
-            self._watch = self._pending.loop.call_later(_GRACE_S, self._kill_if_still, overdue)
-        else:
-            self._look_again()
-
-    def _kill_if_still(self, overdue: list[Step]) -> None:
-        self._watch = None
-        for step in overdue:
-            still, _ = self._steps.get(step.side, (None, 0.0))
-            if still is step:
-                self._give_up(f"{_described(step)} took longer than {step.limit_s:g} s", _blame_for(step))
-                return
-        self._look_again()
-
-    def _stop_watching(self) -> None:
-        if self._watch is not None:
-            self._watch.cancel()
-            self._watch = None
+            self._watch.heard()
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
-    def _give_up(self, reason: str, *blamed: Blame) -> None:
+    def _give_up(self, reason: str, blamed: tuple[Blame, ...]) -> None:
         """It cannot be used any more, and may be doing anything."""
-        self._stop_watching()
+        self._watch.stop()
         self._lose(reason, blamed)
         assert self._process is not None
         self._process.kill()
@@ -306,24 +277,15 @@ class ChildHost(asyncio.Protocol):
 
     def _bury(self) -> None:
         assert self._exit is not None
-        self._stop_watching()
+        self._watch.stop()
         reason = f"{self._exit}{f'; it wrote: {self._exit.wrote}' if self._exit.wrote else ''}"
-        self._lose(reason, [_blame_of_death(step, self._exit) for step, _ in self._steps.values()])
+        self._lose(reason, [_blame_of_death(step, self._exit) for step in self._watch.steps])
         _fail(
             self._opened,
             DeviceUnavailable(self._device.name, reason, "see what it wrote, or use isolation='thread'"),
         )
         self._opened.exception()  # nobody may be waiting any more
         _set(self._gone, None)
-
-
-def _described(step: Step) -> str:
-    return f"{step.deed} of {', '.join(step.algorithms)}" if step.algorithms else step.deed
-
-
-def _blame_for(step: Step) -> Blame:
-    failure = Failure("timed_out", f"{_described(step)} hung", (("limit_s", f"{step.limit_s:g}"),))
-    return Blame(job=step.job, algorithms=step.algorithms, failure=failure)
 
 
 def _blame_of_death(step: Step, exit_: Exit) -> Blame:
