@@ -41,7 +41,7 @@ class Found(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     seconds: float
     """At work on it in both threads; waiting for a turn not counted."""
     lane_wait_s: float = 0.0
-    """Of that, nothing: what it waited for others, in this process or another, to give the device free."""
+    """It waited for others, in this process or another, to leave the device to it; not in `seconds`."""
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False, forbid_unknown_fields=True):

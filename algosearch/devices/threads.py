@@ -69,6 +69,7 @@ class DeviceThreads:
         self._on_rest = on_rest
         self._on_lost = on_lost
         self._lost = threading.Lock()
+        """Taken by whoever is the first to find it spoilt."""
 
     def __repr__(self) -> str:
         state = "closing" if self.closing.is_set() else "open" if self._session else "not open"

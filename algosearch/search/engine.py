@@ -146,6 +146,7 @@ class Engine:
             failed=counts.failed,
             dropped=counts.dropped,
             search_seconds=counts.search_seconds,
+            lane_wait_seconds=counts.lane_wait_seconds,
         )
 
     def _post(self, message: Message, subject: Inquiry | Hush) -> None:

@@ -26,6 +26,8 @@ class EngineStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """Flights dropped because every request was withdrawn before a trial began."""
     search_seconds: float
     """The sum of the searches' own time, waiting not counted."""
+    lane_wait_seconds: float
+    """The sum of what searches waited until others, in this process or another, had left the device to them."""
 
 
 class Statistics(msgspec.Struct, frozen=True, kw_only=True):

@@ -55,6 +55,7 @@ class Counts:
         self.failed = 0
         self.dropped = 0
         self.search_seconds = 0.0
+        self.lane_wait_seconds = 0.0
 
 
 class Tower:
@@ -228,6 +229,7 @@ class Tower:
         flight.move("committing")
         self.counts.searched += 1
         self.counts.search_seconds += found.seconds
+        self.counts.lane_wait_seconds += found.lane_wait_s
         record = await self._tiers.commit(_extended(flight, found, mode), storable=flight.storable)
         flight.learned(record, "search")
         flight.refuse_uncovered(mode, policies)

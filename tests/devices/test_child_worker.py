@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -285,6 +286,20 @@ class TestStartAndEnd:
         assert any(record.getMessage().startswith("simulated:0: Fatal Python error: Segmentation") for record in said)
         assert all(record.levelno >= logging.WARNING for record in said)
         assert capfd.readouterr() == ("", "")
+
+    async def test_nothing_is_left_open(self) -> None:
+        script = script_of(candidate("good", 50.0), candidate("bad", 10.0, Fault(at="launch", does="killed")))
+
+        def open_now() -> tuple[int, list[str]]:
+            names = [thread.name for thread in threading.enumerate() if thread.name.startswith("algosearch")]
+            return len(os.listdir("/proc/self/fd")), names
+
+        before = open_now()
+        for _ in range(3):
+            async with opened(SimulatedBackend(script), "process") as worker:
+                await search(worker)
+                assert open_now() > before
+            await until(lambda: open_now() == before)
 
     async def test_cpu_candidates_cross(self) -> None:
         async with opened(CpuBackend(), "process") as worker:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import anyio
 import pytest
+from blockbuster import BlockBuster
 
 from algosearch import InvalidSetting, SearcherClosed, open_searcher
 from algosearch.backends.simulated import (
@@ -57,6 +58,7 @@ async def test_answers_do_not_depend_on_where_the_device_is() -> None:
         async with opened(backend, isolation) as searcher:
             await searcher.select_many(some_ops(3))
             digests.add(searcher.choices_digest())
+            assert searcher.statistics().engine.lane_wait_seconds >= 0.0
             assert bool(children()) == (isolation == "process")
     assert len(digests) == 1
 
@@ -93,6 +95,24 @@ async def test_each_key_is_searched_once_and_bad_candidates_cost_themselves(tmp_
     died = [event for event in read_trace(tmp_path / "trace") if event.outcome == "killed"]
     assert len(died) <= 2
     assert searches(read_trace(tmp_path / "trace")) <= 8 + 2 * 3, "once, and those in hand again after each death"
+
+
+async def test_no_loop_is_blocked_by_a_child(no_blocking: BlockBuster) -> None:
+    """Neither the caller's nor the engine's: not by its start, its work, its death and its end."""
+    faults = (Fault(at="launch", does="killed"),)
+    bad = ProblemScript(
+        op=some_op(1),
+        candidates=(
+            CandidateScript(algorithm=FAST, time_us=1.0, faults=faults),
+            CandidateScript(algorithm=SLOW, time_us=9.0),
+        ),
+    )
+    script = Script(problems=(three_candidates(some_op(0)), bad))
+    async with opened(SimulatedBackend(script), "process") as searcher:
+        async with searcher.quiet():
+            request = searcher.request(some_op(0))
+        assert (await request.choice()).algorithm == FAST
+        assert (await searcher.select(some_op(1))).algorithm == SLOW
 
 
 async def test_a_device_in_a_child_is_cancelled_at_every_suspension() -> None:
