@@ -21,9 +21,17 @@ MODES: Final[tuple[Mode, ...]] = get_args(Mode)
 MEMORY: Final = "memory:"
 """The store that keeps nothing beyond the searcher."""
 
+Isolation = Literal["thread", "process"]
+"""Where a device's session lives.
+
+`thread`: in this process. `process`: in a child of it, which a hang or a crash costs in its place.
+"""
+ISOLATIONS: Final[tuple[Isolation, ...]] = get_args(Isolation)
+
 MODE_VARIABLE: Final = "ALGOSEARCH_MODE"
 STORE_VARIABLE: Final = "ALGOSEARCH_STORE"
 BASE_VARIABLE: Final = "ALGOSEARCH_BASE"
+ISOLATION_VARIABLE: Final = "ALGOSEARCH_ISOLATION"
 DEBUG_VARIABLE: Final = "ALGOSEARCH_DEBUG"
 
 
@@ -35,6 +43,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """A path, or `memory:`; None for the user's cache directory."""
     base: str | None = None
     """A path of a store that is only read, where the other one has no record; None for none."""
+    isolation: Isolation | None = None
+    """None for what each backend says."""
 
     @classmethod
     def read(cls, environ: Mapping[str, str] | None = None) -> Settings:
@@ -48,6 +58,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             mode=mode_of(environ.get(MODE_VARIABLE) or "race", MODE_VARIABLE),
             store=environ.get(STORE_VARIABLE) or None,
             base=environ.get(BASE_VARIABLE) or None,
+            isolation=isolation_of(environ.get(ISOLATION_VARIABLE) or None, ISOLATION_VARIABLE),
         )
 
 
@@ -68,3 +79,17 @@ def mode_of(word: object, name: str = "mode") -> Mode:
         if type(word) is str and word == mode:
             return mode
     raise InvalidSetting(name, word, f"must be one of {', '.join(MODES)}")
+
+
+def isolation_of(word: object, name: str = "isolation") -> Isolation | None:
+    """`word` as an isolation; None is left as it is.
+
+    Raises:
+        InvalidSetting: it is none.
+    """
+    if word is None:
+        return None
+    for isolation in ISOLATIONS:
+        if type(word) is str and word == isolation:
+            return isolation
+    raise InvalidSetting(name, word, f"must be one of {', '.join(ISOLATIONS)}")

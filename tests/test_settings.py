@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from algosearch import InvalidSetting
-from algosearch.settings import MODES, Settings, debug_wanted, mode_of
+from algosearch.settings import ISOLATIONS, MODES, Settings, debug_wanted, isolation_of, mode_of
 
 
 def test_nothing_is_set() -> None:
@@ -24,6 +24,18 @@ def test_modes(mode: str) -> None:
 
 def test_a_store() -> None:
     assert Settings.read({"ALGOSEARCH_STORE": "memory:"}).store == "memory:"
+
+
+@pytest.mark.parametrize("isolation", ISOLATIONS)
+def test_isolations(isolation: str) -> None:
+    assert Settings.read({"ALGOSEARCH_ISOLATION": isolation}).isolation == isolation
+    assert isolation_of(isolation) == isolation
+
+
+def test_an_isolation_that_is_none() -> None:
+    assert Settings.read({"ALGOSEARCH_ISOLATION": ""}).isolation is None
+    with pytest.raises(InvalidSetting, match="ALGOSEARCH_ISOLATION = 'fork': must be one of thread, process"):
+        Settings.read({"ALGOSEARCH_ISOLATION": "fork"})
 
 
 @pytest.mark.parametrize("word", ["RACE", "race ", "fast", "cached,race", "x" * 10_000])

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from algosearch.backends.base import Backend, Device, Session
+from algosearch.backends.base import Backend, Device, Recipe, Session
 
-__all__ = ("Backend", "Session", "Device")
+__all__ = ("Backend", "Session", "Device", "Recipe")

@@ -5,7 +5,8 @@ Rules that every implementation keeps and `tests/backends/contract.py` checks:
 - Every call blocks; nothing here awaits. A session's calls come from two threads: the *prepare* thread (`enumerate`,
   `build`) and the *lane* (`load`, `launch`, `time`, `check`, `unload`, `destroy`), one call at a time on each; both
   may be at work at once, on different ops.
-- Only msgspec nouns cross, and a built plan is known by a number: so that a process can stand behind the contract.
+- Only msgspec nouns cross, and a built plan is known by a number: so that a process stands behind the contract
+  (`algosearch.devices.remote`).
 - A candidate that fails is a returned `Failure`. An exception says that the contract or the installation is broken.
 - The op is canonical (`algosearch.ops.canonical`).
 """
@@ -19,6 +20,7 @@ import msgspec
 
 from algosearch.ops import Op
 from algosearch.records import Built, Burst, Candidate, Environment, Failure, Listing
+from algosearch.settings import Isolation
 
 
 class Device(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,6 +38,14 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     def name(self) -> str:
         """How `device=` names it: `cpu:0`."""
         return f"{self.backend}:{self.ordinal}"
+
+
+class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How another process makes the same backend (`discover.backend_of`): plain data, of which nothing is executed."""
+
+    backend: str
+    settings: bytes = b""
+    """The backend's own, as it encodes and strictly decodes them."""
 
 
 @runtime_checkable
@@ -69,6 +79,11 @@ class Session(Protocol):
         it is this plan that is wrong."""
         ...
 
+    def healthy(self) -> Failure | None:
+        """Whether the device can still be used, or why not; cheap. Asked after a candidate has failed, by whichever
+        thread it failed in, whatever the other one does. What is not healthy is closed and opened afresh."""
+        ...
+
     def unload(self) -> None:
         """Give the buffers and the workspace back. Harmless if nothing is loaded."""
         ...
@@ -87,6 +102,13 @@ class Backend(Protocol):
     """A library on this machine. Making one is cheap and touches no device."""
 
     name: str
+    isolation: Isolation
+    """Where its sessions live unless somebody asks for something else: `process` if its library can take the process
+    with it."""
+
+    def recipe(self) -> Recipe | None:
+        """How to make it again in another process; None if that cannot be written down."""
+        ...
 
     def devices(self) -> tuple[Device, ...]:
         """What there is to open; empty if the library or its devices are missing."""

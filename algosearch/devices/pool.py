@@ -8,19 +8,24 @@ What waits here has begun nothing and can still be withdrawn, or be found by som
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 import anyio
 from anyio.abc import TaskGroup
 
 from algosearch.backends import Backend, Device
-from algosearch.devices.worker import Worker
-from algosearch.errors import AlgosearchError
-from algosearch.records import Environment
+from algosearch.devices.quiet import Quiet
+from algosearch.devices.worker import Found, Told, Worker, WorkerRules, nobody_asked
+from algosearch.errors import AlgosearchError, DeviceUnavailable
+from algosearch.ops import Op
+from algosearch.records import Environment, Failure, Listing, Policy, SearchMode
+from algosearch.settings import Isolation
 
 logger = logging.getLogger("algosearch.devices")
+
+T = TypeVar("T")
 
 IN_HAND: Final = 3
 """Keys a device holds at once. With two, the lane would idle whenever a key takes longer to prepare than to time."""
@@ -35,28 +40,92 @@ class Awaited(Protocol):
         ...
 
 
-class _Turn:
-    """One place in the queue."""
+class Turn:
+    """A place at a device, or in the queue for one. If its device is set aside it queues again, for another one."""
 
-    __slots__ = ("called", "who", "worker")
+    __slots__ = ("_pool", "called", "who", "worker")
 
-    def __init__(self, who: Awaited) -> None:
+    def __init__(self, pool: Pool, who: Awaited) -> None:
         self.who = who
         self.called = anyio.Event()
         self.worker: Worker | None = None
+        self._pool = pool
+
+    def __repr__(self) -> str:
+        return f"<Turn at {self.worker!r}>"
+
+    @property
+    def survives_crashes(self) -> bool:
+        """As `Worker.survives_crashes`."""
+        assert self.worker is not None, "used outside its block"
+        return self.worker.survives_crashes
+
+    async def enumerate(self, op: Op, width: int | None) -> Listing:
+        """As `Worker.enumerate`."""
+        return await self._carry_out(lambda worker: worker.enumerate(op, width))
+
+    async def search(
+        self,
+        op: Op,
+        listing: Listing,
+        *,
+        policies: Sequence[Policy],
+        mode: SearchMode,
+        failed: Mapping[str, Failure] | None = None,
+        on_trying: Told = nobody_asked,
+        on_launch: Told = nobody_asked,
+    ) -> Found:
+        """As `Worker.search`."""
+        return await self._carry_out(
+            lambda worker: worker.search(
+                op, listing, policies=policies, mode=mode, failed=failed, on_trying=on_trying, on_launch=on_launch
+            )
+        )
+
+    async def _carry_out(self, call: Callable[[Worker], Awaitable[T]]) -> T:
+        while True:
+            assert self.worker is not None, "used outside its block"
+            try:
+                return await call(self.worker)
+            except DeviceUnavailable:
+                if self.worker.set_aside is None:
+                    raise
+            self._pool.give_back(self)
+            await self._pool.take(self)
 
 
 class Pool:
-    """The workers of one kind. Lives on the engine's loop; whoever makes it calls `aclose`."""
+    """The workers of one kind. Lives on the engine's loop; whoever makes it calls `aclose`.
 
-    def __init__(self, backend: Backend, devices: Sequence[Device], tasks: TaskGroup) -> None:
+    Args:
+        isolation: where the devices' sessions live; left out, what the backend says.
+        quiet: that of the engine.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        devices: Sequence[Device],
+        tasks: TaskGroup,
+        *,
+        isolation: Isolation | None = None,
+        quiet: Quiet | None = None,
+        rules: WorkerRules | None = None,
+    ) -> None:
         self.devices = tuple(devices)
         self._backend = backend
         self._tasks = tasks
+        self._isolation = isolation
+        self._rules = rules
+        self._quiet = Quiet() if quiet is None else quiet
         self._unopened = list(devices)
         self._workers: dict[Worker, int] = {}
         """Open workers, and how many keys each has in hand."""
-        self._queue: list[_Turn] = []
+        self._newcomers: list[Worker] = []
+        """Workers that are being opened."""
+        self._retired: list[Worker] = []
+        """Workers that were set aside."""
+        self._queue: list[Turn] = []
         self._sorted_for = 0
         """For so many more turns the order of the queue is taken as it is."""
         self._environment: Environment | None = None
@@ -100,7 +169,8 @@ class Pool:
 
     async def _open_next(self) -> None:
         device = self._unopened.pop(0)
-        worker = Worker(self._backend, device)
+        worker = Worker(self._backend, device, isolation=self._isolation, rules=self._rules, quiet=self._quiet)
+        self._newcomers.append(worker)
         opened = False
         try:
             environment = await worker.open()
@@ -109,12 +179,17 @@ class Pool:
             opened = environment == self._environment
             if not opened:
                 logger.warning("%s is left out: it is not like the other devices of its kind", device.name)
+        except anyio.get_cancelled_exc_class():
+            self._unopened.insert(0, device)
+            raise
         finally:
+            self._newcomers.remove(worker)
             if not opened:
                 with anyio.CancelScope(shield=True):
                     await worker.aclose()
-        self._workers[worker] = 0
-        self._call_next()
+        if opened:
+            self._workers[worker] = 0
+            self._call_next()
 
     async def _open_more(self) -> None:
         """Open the other devices while there is work for them. A device that cannot be opened is left out."""
@@ -126,49 +201,102 @@ class Pool:
                     logger.warning("going on without a device: %s", error)
         finally:
             self._opening_more = False
+        self._call_next()
 
     @asynccontextmanager
-    async def turn(self, who: Awaited) -> AsyncIterator[Worker]:
+    async def turn(self, who: Awaited) -> AsyncIterator[Turn]:
         """Wait for a place at a device and hold it for the length of the block.
+
+        Raises:
+            DeviceUnavailable: none can be opened, or the last one was set aside.
 
         Cancellation: while waiting, the place in the queue is given up; a place that was just given passes to the next.
         """
         await self.environment()
-        turn = _Turn(who)
+        turn = Turn(self, who)
+        try:
+            await self.take(turn)
+            yield turn
+        finally:
+            self.give_back(turn)
+
+    async def take(self, turn: Turn) -> None:
+        """Wait for a place."""
+        turn.called = anyio.Event()
         self._queue.append(turn)
         self._call_next()
-        try:
-            if self._queue and self._unopened and not self._opening_more:
-                self._opening_more = True
-                self._tasks.start_soon(self._open_more)
-            await turn.called.wait()
-            assert turn.worker is not None
-            yield turn.worker
-        finally:
-            if turn.worker is None:
-                self._queue.remove(turn)
-            else:
-                self._workers[turn.worker] -= 1
-                self._call_next()
+        await turn.called.wait()
+        if turn.worker is None:
+            raise self._nobody_left()
 
-    def any_worker(self) -> Worker:
-        """The open worker with the least in hand, for a probe that should not queue behind searches."""
-        return min(self._workers, key=self._in_hand)
+    def give_back(self, turn: Turn) -> None:
+        """Give a place up, at a device or in the queue."""
+        worker, turn.worker = turn.worker, None
+        if worker is None:
+            if turn in self._queue:
+                self._queue.remove(turn)
+            return
+        if worker in self._workers:
+            self._workers[worker] -= 1
+        if worker.set_aside is not None:
+            self._retire(worker)
+        self._call_next()
+
+    async def enumerate(self, op: Op, width: int | None) -> Listing:
+        """The candidates of a canonical op, from the device with the least in hand, out of turn.
+
+        Raises:
+            DeviceUnavailable: none can be opened, or the last one was set aside; and what `Worker.enumerate` raises.
+
+        Cancellation: as `Worker.enumerate`.
+        """
+        await self.environment()
+        while True:
+            while not self._workers:
+                if not self._unopened:
+                    raise self._nobody_left()
+                await self._open_next()
+            worker = min(self._workers, key=self._in_hand)
+            try:
+                return await worker.enumerate(op, width)
+            except DeviceUnavailable:
+                if worker.set_aside is None:
+                    raise
+                self._retire(worker)
 
     @property
     def _in_hand(self) -> Callable[[Worker], int]:
         return self._workers.__getitem__
 
+    def _retire(self, worker: Worker) -> None:
+        """It was set aside. The pool goes on without it."""
+        if self._workers.pop(worker, None) is not None:
+            self._retired.append(worker)
+
+    def _nobody_left(self) -> AlgosearchError:
+        set_aside = [worker.set_aside for worker in self._retired if worker.set_aside is not None]
+        return set_aside[-1].again()
+
     def _call_next(self) -> None:
+        """Give whoever is next a free place; see to it that there will be more, or tell them that there are none."""
         while self._queue and self._workers and not self._closed:
             worker = min(self._workers, key=self._in_hand)
             if self._workers[worker] >= IN_HAND:
-                return
+                break
             self._sort()
             turn = self._queue.pop(0)
             self._workers[worker] += 1
             turn.worker = worker
             turn.called.set()
+        if not self._queue or self._closed or self._opening_more:
+            return
+        if self._unopened:
+            self._opening_more = True
+            self._tasks.start_soon(self._open_more)
+        elif not self._workers:
+            queue, self._queue = self._queue, []
+            for turn in queue:
+                turn.called.set()
 
     def _sort(self) -> None:
         """Most awaited first; a stable sort, so that among equals the oldest stays first.
@@ -185,5 +313,19 @@ class Pool:
         """Close every worker, all at once. To be shielded by the caller."""
         self._closed = True
         async with anyio.create_task_group() as tasks:
-            for worker in self._workers:
+            for worker in (*self._workers, *self._retired):
                 tasks.start_soon(worker.aclose)
+
+    async def rest(self) -> None:
+        """Return when no device has anything under way; nothing begins until `resume`. Called while quiet is wanted.
+
+        Cancellation: they go on resting.
+        """
+        async with anyio.create_task_group() as tasks:
+            for worker in (*self._workers, *self._newcomers):
+                tasks.start_soon(worker.rest)
+
+    def resume(self) -> None:
+        """Go on: quiet is not wanted any more."""
+        for worker in (*self._workers, *self._newcomers):
+            worker.resume()

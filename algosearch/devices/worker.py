@@ -1,103 +1,140 @@
-"""`Worker`: one open device, driven by two pinned threads.
+"""`Worker`: one device, kept at work whatever its candidates do to it.
 
-*Prepare* enumerates, probes and builds; the *lane* runs, times and checks, alone on the device. While the lane times
-one key, prepare is at the next. The race itself (`algosearch.race`) runs in whichever thread carries out its
-instructions: no loop and no other thread stands between two timed runs.
+Its session lives in a host: in this process, or in a child of it. A candidate that spoils, hangs or crashes the device
+costs the host, not the search: it is recorded as that candidate's failure, another host is opened, and every search
+that was in hand begins again without it.
 
 Guarantees:
-- A session's calls come from these two threads only, one at a time on each.
-- A search that is cancelled, or caught by `aclose`, stops between two instructions; a call that has begun is never
-  interrupted, since a running kernel cannot be.
-- Plans built for a search are destroyed, by the lane, whatever became of it.
+- Nobody is blamed who may be innocent. If several candidates were at work when the device went down, each of their
+  searches is made again alone and carefully: then it is known who it was.
+- A device that breaks again and again, with no search that comes to an end between, is set aside. So it never spins.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
-import threading
 from collections.abc import Callable, Mapping, Sequence
-from time import perf_counter
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
+import anyio
 import msgspec
-from msgspec.structs import replace
 
-from algosearch.backends import Backend, Device, Session
-from algosearch.devices.lane import lane_of
+from algosearch.backends import Backend, Device
+from algosearch.devices.admission import Admission
+from algosearch.devices.host import Host, HostLost, ThreadHost
+from algosearch.devices.job import Found, Job, Limits, Step
+from algosearch.devices.quiet import Quiet
+from algosearch.devices.trip import SearchStopped
+from algosearch.errors import DeviceUnavailable, SearchFailed
 from algosearch.ops import Op
-from algosearch.pinned import PinnedThread
-from algosearch.race import Build, Check, Finished, Instruction, Launch, Race, Time, Widen
-from algosearch.records import Built, Burst, Environment, Failure, Listing, Policy, SearchMode, Trial
+from algosearch.records import Environment, Failure, Listing, Policy, SearchMode
+from algosearch.settings import Isolation
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from algosearch.devices.remote.host import ChildHost
+
+__all__ = ("Worker", "WorkerRules", "Found", "SearchStopped", "Told", "nobody_asked")
 
 logger = logging.getLogger("algosearch.devices")
 
-_JOIN_S: Final = 1.0
-"""How long `aclose` waits for a call that is under way before it leaves the daemon thread to itself."""
+Told = Callable[[str], None]
+
+_MOST_UNEXPLAINED: Final = 2
+"""Times that a search may bring the device down with no candidate to blame."""
 
 
-class Found(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker brings back from one key."""
-
-    trials: tuple[Trial, ...]
-    complete: bool
-    seconds: float
-    """At work on it in both threads; waiting for a turn not counted."""
+def nobody_asked(what: str) -> None:
+    """Told of what nobody wants to know."""
 
 
-class SearchStopped(Exception):
-    """A search was given up between two instructions because its worker closes. Never reaches a caller."""
+class WorkerRules(msgspec.Struct, frozen=True, kw_only=True):
+    """When a worker gives up, and what."""
+
+    limits: Limits = Limits()
+    idle_s: float = 10.0
+    """A child process that had nothing to do for so long is ended: the job may need the memory."""
+    most_breaks: int = 8
+    """So many in a row, with no search that came to an end between, and the device is set aside."""
+    wait_s: float = 0.1
+    """Before the third start in a row; then twice as long each time. The first two are made at once."""
+    longest_wait_s: float = 5.0
 
 
 class Worker:
-    """One device at work. Made closed; `open` it, and `aclose` it whatever happened."""
+    """One device at work. Made closed; `open` it, and `aclose` it whatever happened. Used on one loop.
 
-    def __init__(self, backend: Backend, device: Device) -> None:
+    Args:
+        isolation: where its session lives; left out, what the backend says.
+        quiet: while it is wanted, nothing is opened.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        device: Device,
+        *,
+        isolation: Isolation | None = None,
+        rules: WorkerRules | None = None,
+        quiet: Quiet | None = None,
+    ) -> None:
         self.device = device
+        self.isolation: Isolation = backend.isolation if isolation is None else isolation
+        self.set_aside: DeviceUnavailable | None = None
+        """Why it is not used any more; None if it is."""
         self._backend = backend
-        self._session: Session | None = None
-        self._closing = threading.Event()
-        self._prepare = PinnedThread(f"algosearch-prepare-{device.name}")
-        self._lane = PinnedThread(f"algosearch-lane-{device.name}")
+        self._rules = WorkerRules() if rules is None else rules
+        self._quiet = Quiet() if quiet is None else quiet
+        self._host: Host | None = None
+        self._environment: Environment | None = None
+        self._admission = Admission()
+        self._opening = anyio.Lock()
+        self._being_opened: anyio.Event | None = None
+        self._breaks = 0
+        """Since a search came to an end."""
+        self._idle: asyncio.TimerHandle | None = None
+        self._closing = False
 
     def __repr__(self) -> str:
-        state = "closing" if self._closing.is_set() else "open" if self._session else "not open"
+        state = "closing" if self._closing else "set aside" if self.set_aside else f"{self._host!r}"
         return f"<Worker {self.device.name} {state}>"
-
-    @property
-    def session(self) -> Session:
-        """The open session."""
-        assert self._session is not None, f"{self!r} is used before it is open"
-        return self._session
 
     @property
     def survives_crashes(self) -> bool:
         """Whether this process outlives a candidate that kills the one in which it runs. If not, who wants to know what
         killed it must have written it down before the launch."""
-        return False
+        return self.isolation == "process"
 
     async def open(self) -> Environment:
-        """Open the device, in the prepare thread.
+        """Open the device.
 
         Raises:
             DeviceUnavailable: with the reason and the remedy.
 
-        Cancellation: the opening goes on; `aclose` closes what it brings.
+        Cancellation: what was begun is closed.
         """
-        await self._prepare.run(self._open)
-        return self.session.environment
-
-    def _open(self) -> None:
-        if not self._closing.is_set():
-            self._session = self._backend.open(self.device)
+        host = await self._opened()
+        return host.environment
 
     async def enumerate(self, op: Op, width: int | None) -> Listing:
         """The candidates of a canonical op, as `Session.enumerate`.
 
+        Raises:
+            SearchFailed: it brings the device down. DeviceUnavailable: the device is set aside. And whatever the
+            backend raises.
+
         Cancellation: what has begun ends by itself, its result dropped.
         """
-        return await self._prepare.run(self.session.enumerate, op, width)
+        alone, unexplained = False, 0
+        while True:
+            try:
+                async with self._admission.admitted(alone=alone):
+                    return await (await self._at_work()).enumerate(op, width)
+            except HostLost as lost:
+                unexplained = self._unexplained(op, lost, unexplained)
+                alone = alone or lost.suspected is not None
+            finally:
+                self._rest()
 
     async def search(
         self,
@@ -107,207 +144,203 @@ class Worker:
         policies: Sequence[Policy],
         mode: SearchMode,
         failed: Mapping[str, Failure] | None = None,
-        on_trying: Callable[[str], None] = lambda trying: None,
-        on_launch: Callable[[str], None] = lambda algorithm: None,
+        on_trying: Told = nobody_asked,
+        on_launch: Told = nobody_asked,
     ) -> Found:
-        """Race the candidates of a canonical op. What finds no memory is tried once more at the end.
+        """Race the candidates of a canonical op.
 
         Args:
-            failed: what is known to fail, by algorithm: it is not tried.
-            on_trying: told what comes next, in the worker's threads, for a progress line.
-            on_launch: told the algorithm that is about to be run for the first time, in the lane's thread, which waits
-                until it returns.
+            failed: candidates, by algorithm, that are known to fail: they are not tried.
+            on_trying: told what comes next, for a progress line; as `Host.search` says where and when.
+            on_launch: told the algorithm of the candidate that is about to be run for the first time. If a candidate
+                can bring down this process (not `survives_crashes`), the launch waits until it returns.
 
         Raises:
-            whatever the backend raises, which is a broken contract; SearchStopped if the worker closes meanwhile.
+            SearchFailed: it brings the device down, and no candidate explains it. DeviceUnavailable: the device is set
+            aside. SearchStopped: the worker closes meanwhile. And whatever the backend raises, which is a broken
+            contract.
 
-        Cancellation: the search stops between two instructions; its plans are destroyed.
+        Cancellation: the search stops between two steps; its plans are destroyed.
         """
-        race = Race(listing, policies=tuple(policies), mode=mode, failed=failed)
-        trip = _Trip(self.session, op, race, on_trying, on_launch, self._closing)
-        try:
-            while True:
-                instruction = await self._prepare.run(trip.prepare)
-                if not isinstance(instruction, Finished):
-                    instruction = await self._lane.run(self._in_lane, trip)
-                if isinstance(instruction, Finished) and not trip.try_again():
-                    return Found(trials=instruction.trials, complete=instruction.complete, seconds=trip.seconds)
-        finally:
-            trip.stopped.set()
-            self._lane.post(lambda: trip.destroy() if self._session is not None else None)
 
-    def _in_lane(self, trip: _Trip) -> Instruction:
-        with lane_of(self.device.identity):
-            return trip.run_lane()
+        def on_step(step: Step) -> None:
+            on_trying(step.describe())
+            if step.deed == "launch":
+                on_launch(step.algorithms[0])
+
+        known = {} if failed is None else dict(failed)
+        careful, unexplained = False, 0
+        while True:
+            job = Job(op=op, listing=listing, policies=tuple(policies), mode=mode, failed=dict(known), careful=careful)
+            try:
+                async with self._admission.admitted(alone=careful):
+                    found = await (await self._at_work()).search(job, on_step)
+            except HostLost as lost:
+                if lost.guilty is not None:
+                    algorithm, failure = lost.guilty
+                    logger.warning("%s: %s of %s: %s", self.device.name, failure.kind, algorithm, failure.message)
+                    known[algorithm] = failure
+                unexplained = self._unexplained(op, lost, unexplained)
+                careful = careful or (lost.suspected is not None and lost.guilty is None)
+            else:
+                self._breaks = 0
+                return found
+            finally:
+                self._rest()
+
+    async def rest(self) -> None:
+        """Return when nothing is under way; nothing begins until `resume`. Called while quiet is wanted.
+
+        Cancellation: it goes on resting.
+        """
+        if self._being_opened is not None:
+            await self._being_opened.wait()
+        # Looked at together: what were held after `resume` would be held for ever.
+        if self._quiet.is_wanted and self._host is not None and self._host.is_open:
+            try:
+                await self._host.hold()
+            except HostLost as lost:  # what is gone rests
+                logger.debug("%s is quiet: %s", self.device.name, lost)
+
+    def resume(self) -> None:
+        """Go on: quiet is not wanted any more."""
+        if self._host is not None and self._host.is_open:
+            self._host.release()
 
     async def aclose(self) -> None:
-        """Stop both threads and close the session. Searches under way end between two instructions.
+        """Stop and close the session. Searches under way end between two steps.
 
-        Waits a second for calls under way, then leaves their daemon threads to themselves. Harmless if called twice.
-        Must be shielded by the caller: it is short.
+        Waits a second for calls under way; then threads are left to themselves, and a child process is killed.
+        Harmless if called twice. Must be shielded by the caller: it is short.
         """
-        if self._closing.is_set():
+        self._closing = True
+        self._stay_up()
+        if self._host is not None:
+            await self._host.aclose()
+
+    # -- its host ----------------------------------------------------------------------------------------------------
+
+    async def _at_work(self) -> Host:
+        """The open host, which is now not idle."""
+        self._stay_up()
+        return await self._opened()
+
+    async def _opened(self) -> Host:
+        """The open host; another one if it was ended or has broken."""
+        async with self._opening:
+            while True:
+                if self._closing:
+                    raise SearchStopped
+                if self._host is not None and self._host.is_open:
+                    return self._host
+                await self._bury()
+                if self.set_aside is not None:
+                    raise self.set_aside.again()
+                await anyio.sleep(self._wait_s())
+                await self._quiet.over()
+                if not self._closing:
+                    await self._open_another()
+
+    async def _bury(self) -> None:
+        """The host that is not open any more."""
+        host, self._host = self._host, None
+        if host is None:
             return
-        self._closing.set()
-        closed = threading.Event()
+        with anyio.CancelScope(shield=True):
+            await host.aclose()
+        if host.broke is not None:
+            self._count_break(host.broke)
 
-        def close() -> None:
-            # In the lane, behind what it has: nothing else may run beside it there.
-            session, self._session = self._session, None
-            if session is not None:
-                try:
-                    session.close()
-                except BaseException:  # whatever it raises, `aclose` is to hear that it is over
-                    logger.exception("closing %s failed", self.device.name)
-            closed.set()
-
-        # Behind whatever prepare is doing, then behind whatever the lane is doing.
-        self._prepare.post(lambda: None if self._lane.post(close) else closed.set())
-        self._prepare.stop()
-        janitor = PinnedThread(f"algosearch-close-{self.device.name}")
+    async def _open_another(self) -> None:
+        self._being_opened = anyio.Event()
+        host: Host | None = None
         try:
-            if not await janitor.run(closed.wait, _JOIN_S):
-                logger.warning("%s is still busy; its thread is left to end by itself", self.device.name)
+            host = await self._open_host()
+            if self._environment is None:
+                self._environment = host.environment
+            if host.environment != self._environment:
+                self._put_aside("it is not what it was: its environment has changed while it was closed")
+            elif not self._closing:
+                if self._quiet.is_wanted:
+                    await host.hold()
+                self._host, host = host, None
+        except (DeviceUnavailable, HostLost) as error:
+            if self._environment is None:
+                raise
+            self._count_break(str(error))
         finally:
-            janitor.stop()
-            self._lane.stop()
+            self._being_opened.set()
+            self._being_opened = None
+            if host is not None:
+                with anyio.CancelScope(shield=True):
+                    await host.aclose()
 
+    def _new_host(self) -> ChildHost | ThreadHost:
+        if self.isolation == "thread":
+            return ThreadHost(self._backend, self.device, self._rules.limits)
+        from algosearch.devices.remote.host import ChildHost  # who has no child need not pay for it
 
-class _Trip:
-    """One key's way through the two threads. Only one of them touches it at a time."""
-
-    def __init__(
-        self,
-        session: Session,
-        op: Op,
-        race: Race,
-        on_trying: Callable[[str], None],
-        on_launch: Callable[[str], None],
-        closing: threading.Event,
-    ) -> None:
-        self.stopped = threading.Event()
-        """Set when whoever asked for the search has gone."""
-        self.seconds = 0.0
-        self._session = session
-        self._op = op
-        self._race = race
-        self._on_trying = on_trying
-        self._on_launch = on_launch
-        self._closing = closing
-        self._plans: dict[int, int] = {}
-        """Plan numbers by rank."""
-        self._spare: dict[int, int] = {}
-        """The same of those whose workspace found no memory."""
-        self._short: set[int] = set()
-        """Who failed for want of memory."""
-        self._is_second_try = False
-
-    def prepare(self) -> Instruction:
-        """Carry out what is for the prepare thread, until the lane's turn or the end."""
-        start = perf_counter()
-        try:
-            while True:
-                instruction = self._next()
-                if isinstance(instruction, Build | Widen):
-                    self._on_trying(self._race.trying)
-                if isinstance(instruction, Build):
-                    self._race.tell(tuple(self._build(rank) for rank in instruction.ranks))
-                elif isinstance(instruction, Widen):
-                    self._race.tell(self._session.enumerate(self._op, instruction.width))
-                else:
-                    return instruction
-        finally:
-            self.seconds += perf_counter() - start
-
-    def run_lane(self) -> Instruction:
-        """Load the buffers and carry out what is for the lane, until prepare's turn or the end."""
-        start = perf_counter()
-        try:
-            instruction = self._load()
-            while True:
-                self._on_trying(self._race.trying)
-                if isinstance(instruction, Launch):
-                    self._race.tell(tuple(self._launch(rank, instruction.limit_us) for rank in instruction.ranks))
-                elif isinstance(instruction, Time):
-                    bursts = tuple((self._plans[rank], repeats) for rank, repeats in instruction.bursts)
-                    ranks = (rank for rank, _ in instruction.bursts)
-                    self._race.tell(tuple(map(self._noted, ranks, self._session.time(bursts, instruction.limit_us))))
-                elif isinstance(instruction, Check):
-                    against = None if instruction.against is None else self._plans[instruction.against]
-                    self._race.tell(self._session.check(self._plans[instruction.rank], against))
-                else:
-                    return instruction
-                instruction = self._next()
-        finally:
-            self._session.unload()
-            self.seconds += perf_counter() - start
-
-    def try_again(self) -> bool:
-        """Whether there is more to do after all: whoever found no memory gets another chance, once, now that nothing of
-        this search is loaded. To be called between two instructions."""
-        if self._is_second_try or not self._short:
-            return False
-        self._is_second_try = True
-        self._race.forgive(self._short)
-        self._plans |= self._spare
-        self._spare = {}
-        return True
-
-    def destroy(self) -> None:
-        """Give every plan back; in the lane."""
-        plans = (*self._plans.values(), *self._spare.values())
-        self._plans, self._spare = {}, {}
-        try:
-            self._session.destroy(plans)
-        except BaseException:  # nobody waits for this who could be told
-            logger.exception("destroying plans failed")
-
-    def _check_wanted(self) -> None:
-        if self.stopped.is_set() or self._closing.is_set():
-            raise SearchStopped
-
-    def _next(self) -> Instruction:
-        self._check_wanted()
-        return self._race.next()
-
-    def _build(self, rank: int) -> Built | Failure:
-        self._check_wanted()
-        built = self._session.build(self._op, self._race.candidates[rank])
-        if isinstance(built, Failure):
-            return self._noted(rank, built)
-        self._plans[rank] = built.plan
-        return built
-
-    def _launch(self, rank: int, limit_us: float | None) -> Burst | Failure:
-        self._check_wanted()
-        self._on_launch(self._race.candidates[rank].algorithm)
-        return self._noted(rank, self._session.launch(self._plans[rank], limit_us))
-
-    def _noted(self, rank: int, outcome: T) -> T | Failure:
-        """An outcome; who had no memory is written down, and how often."""
-        if not isinstance(outcome, Failure) or outcome.kind != "out_of_memory":
-            return outcome
-        if rank not in self._short:
-            self._short.add(rank)
-            return outcome
-        return replace(outcome, circumstances=(*outcome.circumstances, ("attempts", "2")))
-
-    def _load(self) -> Instruction:
-        """Buffers for the op and the largest workspace among the built; out of memory means fewer candidates."""
-        while True:
-            instruction = self._next()
-            if isinstance(instruction, Finished):
-                return instruction
-            hungriest_first = sorted(
-                self._plans, key=lambda rank: self._race.candidates[rank].workspace_bytes, reverse=True
+        recipe = self._backend.recipe()
+        if recipe is None:
+            raise DeviceUnavailable(
+                self.device.name, "its backend cannot be made again in another process", "use isolation='thread'"
             )
-            if not hungriest_first:
-                return instruction
-            most = self._race.candidates[hungriest_first[0]].workspace_bytes
-            failure = self._session.load(self._op, most)
-            if failure is None:
-                return instruction
-            dropped = tuple(rank for rank in hungriest_first if self._race.candidates[rank].workspace_bytes == most)
-            for rank in dropped:
-                self._spare[rank] = self._plans.pop(rank)
-                self._race.drop((rank,), self._noted(rank, failure))
+        return ChildHost(recipe, self.device, self._rules.limits)
+
+    async def _open_host(self) -> Host:
+        host = self._new_host()
+        try:
+            await host.open()
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await host.aclose()
+            raise
+        return host
+
+    def _wait_s(self) -> float:
+        if self._breaks < 2:
+            return 0.0
+        return min(self._rules.longest_wait_s, self._rules.wait_s * 2.0 ** (self._breaks - 2))
+
+    # -- when it breaks ----------------------------------------------------------------------------------------------
+
+    def _unexplained(self, op: Op, lost: HostLost, before: int) -> int:
+        """How often `op` has brought the device down with no candidate to blame.
+
+        Raises:
+            SearchFailed: too often.
+        """
+        if not lost.is_nobodys:
+            return before
+        if before + 1 >= _MOST_UNEXPLAINED:
+            raise SearchFailed(op.describe(), f"it brings {self.device.name} down: {lost.reason}") from lost
+        return before + 1
+
+    def _count_break(self, reason: str) -> None:
+        self._breaks += 1
+        logger.warning("%s broke: %s", self.device.name, reason)
+        if self._breaks >= self._rules.most_breaks:
+            self._put_aside(f"it broke {self._breaks} times, and no search came to an end between; at last: {reason}")
+
+    def _put_aside(self, reason: str) -> None:
+        if self.set_aside is None:
+            self.set_aside = DeviceUnavailable(self.device.name, reason, "look after it, then open another searcher")
+            logger.error("%s is set aside: %s", self.device.name, reason)
+
+    # -- when it is idle ---------------------------------------------------------------------------------------------
+
+    def _stay_up(self) -> None:
+        if self._idle is not None:
+            self._idle.cancel()
+            self._idle = None
+
+    def _rest(self) -> None:
+        """A call has ended; if it was the last one in hand, a child process is ended after a while."""
+        if self.isolation == "process" and not self._admission.inside and not self._closing:
+            self._stay_up()
+            self._idle = asyncio.get_running_loop().call_later(self._rules.idle_s, self._end_idle)
+
+    def _end_idle(self) -> None:
+        if not self._admission.inside and self._host is not None and self._host.is_open:
+            logger.debug("%s is idle; its process is ended", self.device.name)
+            self._host.end()

@@ -19,7 +19,7 @@ from algosearch.records import DEFAULT_POLICY, Choice, Policy
 from algosearch.search.milestone import refuse_in_loop
 from algosearch.search.opening import Opening
 from algosearch.search.terms import Terms
-from algosearch.settings import Mode
+from algosearch.settings import Isolation, Mode
 
 if TYPE_CHECKING:
     from algosearch.backends import Backend
@@ -45,6 +45,9 @@ class open_searcher:
             elsewhere and came with the job, say. Left out: `ALGOSEARCH_BASE`, else none.
         backends: which libraries to ask; left out, the best that this machine has a device for.
         devices: only these, by name (`cpu:0`) or backend (`cpu`), or a single such word; left out, all that are found.
+        isolation: where devices are worked with. `process`: in a child of this process, which a candidate that hangs or
+            crashes costs in its place; `thread`: here, where nothing can be done about that. Left out:
+            `ALGOSEARCH_ISOLATION`, else what each backend says.
         mode: how a miss is answered. Left out: `ALGOSEARCH_MODE`, else `race`.
         policy: what is asked where a call does not say.
 
@@ -72,10 +75,19 @@ class open_searcher:
         base: str | Path | Store | None = None,
         backends: Sequence[Backend] | None = None,
         devices: Sequence[str] | None = None,
+        isolation: Isolation | None = None,
         mode: Mode | None = None,
         policy: Policy = DEFAULT_POLICY,
     ) -> None:
-        terms = Terms(store=store, base=base, backends=backends, devices=devices, mode=mode, policy=policy)
+        terms = Terms(
+            store=store,
+            base=base,
+            backends=backends,
+            devices=devices,
+            isolation=isolation,
+            mode=mode,
+            policy=policy,
+        )
         self._opening = Opening(terms)
         self._entered = threading.Lock()
         """Taken once, and never given back."""

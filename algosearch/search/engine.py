@@ -16,7 +16,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Literal
+from typing import Final, Literal
 
 import anyio
 from anyio.abc import TaskGroup
@@ -31,14 +31,20 @@ from algosearch.search.inquiry import Inquiry
 from algosearch.search.lineup import Lineup
 from algosearch.search.milestone import Milestone, gathering
 from algosearch.search.statistics import EngineStatistics, FlightStatus
+from algosearch.search.stillness import Hush, Stillness
 from algosearch.search.tiers import Tiers
 from algosearch.search.tower import Counts, Tower
 from algosearch.search.verification import Verification, Verifier
+from algosearch.settings import Isolation
 from algosearch.stores.base import Store
 
 logger = logging.getLogger("algosearch.engine")
 
-Message = Literal["submit", "withdraw", "list"]
+Message = Literal["submit", "withdraw", "list", "hush", "resume"]
+
+
+_ANSWERED: Final[frozenset[Message]] = frozenset({"submit", "hush"})
+"""Messages whose sender waits for something."""
 
 
 class Engine:
@@ -49,6 +55,7 @@ class Engine:
         lineup: the devices to serve.
         home: makes the store, anew in each process that this engine comes to live in.
         base: makes the store that is only read, likewise; None if there is none.
+        isolation: where the devices' sessions live; None for what each backend says.
         expiry_s: how long a key that this engine has claimed holds other processes up after its last sign of life.
         patience_s: how long it waits for another process that keeps a claim alive and shows no progress.
 
@@ -62,12 +69,14 @@ class Engine:
         home: Callable[[], Store],
         *,
         base: Callable[[], Store] | None = None,
+        isolation: Isolation | None = None,
         expiry_s: float = EXPIRY_S,
         patience_s: float = PATIENCE_S,
     ) -> None:
         self._lineup = lineup
         self._home = home
         self._base = base
+        self._isolation = isolation
         self._lease = expiry_s, patience_s
         self._stopping = False
         self._store = ContainedStore(home())
@@ -80,13 +89,15 @@ class Engine:
         """The store is open (or given up) and there is somebody to ask."""
         self.ended: Milestone[None] = Milestone()
         """Everything is closed."""
+        self._stillness = Stillness(self._all_pools)
+        self._tasks: TaskGroup | None = None
         self._pools: dict[str, Pool] = {}
         """By device name; devices of one kind share one."""
         self._tower: Tower | None = None
         """From the moment that it serves."""
         self._verifier: Verifier | None = None
         """While it serves."""
-        self._inbox: deque[tuple[Message, Inquiry]] = deque()
+        self._inbox: deque[tuple[Message, Inquiry | Hush]] = deque()
         self._inbox_lock = threading.Lock()
         self._woken = False
         self._serving = False
@@ -155,6 +166,16 @@ class Engine:
             if self._loop is not None and not self._stopping:
                 self._loop.call_soon_threadsafe(verification.give_up)
 
+    def hush(self) -> Hush:
+        """Let every device rest, from `Hush.held` on until `resume`."""
+        hush = Hush()
+        self._post("hush", hush)
+        return hush
+
+    def resume(self, hush: Hush) -> None:
+        """Go on, unless somebody else wants quiet."""
+        self._post("resume", hush)
+
     def stop(self) -> None:
         """Begin to end, even while it opens; `ended` happens when all is closed. Harmless if called twice."""
         with self._inbox_lock:
@@ -198,23 +219,24 @@ class Engine:
             claims_waited=claims.waited,
             claims_taken_over=claims.taken_over,
             claims_lost=claims.lost,
+            lane_wait_seconds=counts.lane_wait_seconds,
         )
 
-    def _post(self, message: Message, inquiry: Inquiry) -> None:
+    def _post(self, message: Message, subject: Inquiry | Hush) -> None:
         with self._inbox_lock:
             refused = self._stopping
             if not refused:
-                self._inbox.append((message, inquiry))
+                self._inbox.append((message, subject))
                 wake = not self._woken and self._serving
                 self._woken = self._woken or wake
         if refused:
-            if message == "submit":
-                inquiry.fail(SearcherClosed())
+            if message in _ANSWERED:
+                subject.fail(SearcherClosed())
         elif wake:
             assert self._loop is not None
             with contextlib.suppress(RuntimeError):  # ended in between: `_bury` has emptied the inbox
                 self._loop.call_soon_threadsafe(self._drain)
-        elif message == "submit" and self._asleep:
+        elif message in _ANSWERED and self._asleep:
             self.wake()
 
     # -- in the engine's thread --------------------------------------------------------------------------------------
@@ -251,6 +273,7 @@ class Engine:
                 await self._close()
 
     async def _open(self, tasks: TaskGroup) -> None:
+        self._tasks = tasks
         expiry_s, patience_s = self._lease
         claims = Claims(self._tiers, tasks, expiry_s=expiry_s, patience_s=patience_s)
         self._tower = Tower(self._tiers, tasks, claims)
@@ -267,7 +290,8 @@ class Engine:
         for backend, device in self._lineup.devices:
             kinds.setdefault((id(backend), device.kind), []).append((backend, device))
         for members in kinds.values():
-            pool = Pool(members[0][0], [device for _, device in members], tasks)
+            backend, devices = members[0][0], [device for _, device in members]
+            pool = Pool(backend, devices, tasks, isolation=self._isolation, quiet=self._stillness.quiet)
             for device in pool.devices:
                 self._pools[device.name] = pool
         for _, device in self._lineup.devices:
@@ -293,8 +317,15 @@ class Engine:
             self._inbox.clear()
             self._woken = False
         assert self._tower is not None
+        assert self._tasks is not None
         submitted: dict[Pool, list[Inquiry]] = {}
         for message, inquiry in messages:
+            if isinstance(inquiry, Hush):
+                if message == "hush":
+                    self._stillness.begin(inquiry, self._tasks)
+                else:
+                    self._stillness.end(inquiry)
+                continue
             try:
                 pool = self._pool_of(inquiry.question.device)
             except AlgosearchError as error:
@@ -326,6 +357,7 @@ class Engine:
             asked, self._stopping = self._stopping, True
         closed = "the searcher was closed before this was answered"
         error = SearcherClosed(closed if asked else "its engine broke before this was answered, as the log says")
+        self._stillness.fail_all(error)
         if self._tower is not None:
             self._tower.fail_all(error)
         try:
@@ -344,8 +376,8 @@ class Engine:
             self._stopping = True
             messages = tuple(self._inbox)
             self._inbox.clear()
-        for message, inquiry in messages:
-            if message == "submit":
-                inquiry.fail(error.again())
+        for message, subject in messages:
+            if message in _ANSWERED:
+                subject.fail(error.again())
         self.ready.fail(error)
         self.ended.set(None)

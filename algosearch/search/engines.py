@@ -77,7 +77,7 @@ class Engines:
         lineup = Lineup(terms.backends, terms.devices)
         backends = None if terms.backends is None else tuple(map(id, terms.backends))
         base = None if terms.base is None else _meaning_of(terms.base)
-        meaning = (_meaning_of(terms.store), base, backends, lineup.meaning)
+        meaning = (_meaning_of(terms.store), base, backends, lineup.meaning, terms.isolation)
         with self._lock:
             if self._exiting:
                 raise SearcherClosed("the interpreter is exiting")
@@ -85,7 +85,7 @@ class Engines:
             engine = None if terms.store == MEMORY else self._by_meaning.get(meaning)
             if engine is None or engine.ended.happened:
                 behind = None if terms.base is None else partial(_home, terms.base, read_only=True)
-                engine = Engine(lineup, partial(_home, terms.store), base=behind)
+                engine = Engine(lineup, partial(_home, terms.store), base=behind, isolation=terms.isolation)
                 engine.start()
                 self._all.add(engine)
                 if terms.store != MEMORY:

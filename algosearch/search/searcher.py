@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 from types import NoneType
 from typing import Final
 
@@ -217,6 +218,29 @@ class Searcher:
         """The answer if it is in this searcher's table; None if not. Starts nothing and waits for nothing."""
         place = self._place(mode, device, policy)
         return self._answers.peek(checked_op(op), place)
+
+    @asynccontextmanager
+    async def quiet(self) -> AsyncIterator[None]:
+        """`async with searcher.quiet():` nothing is built, loaded or run on any device of this searcher within it.
+
+        For a process that captures streams or runs collectives, beside which that can deadlock. A step that is under
+        way is waited for; searches go on afterwards where they were. What is asked meanwhile waits. Blocks may be
+        nested, and be in several tasks at once: it is quiet until the last of them ends. Searchers that share their
+        devices share the quiet.
+
+        Raises:
+            SearcherClosed.
+
+        Cancellation: while it waits, and within the block, devices go on.
+        """
+        if self.closed:
+            raise SearcherClosed
+        hush = self._engine.hush()
+        try:
+            await hush.held.wait()
+            yield
+        finally:
+            self._engine.resume(hush)
 
     def flights(self) -> tuple[FlightStatus, ...]:
         """What the engine has under way, for a progress line."""

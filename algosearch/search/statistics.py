@@ -43,6 +43,8 @@ class EngineStatistics(msgspec.Struct, frozen=True, kw_only=True):
     claims_lost: int
     """Those of the keys won that another process took over, because this one was held up. The search goes on; whoever
     commits first is right."""
+    lane_wait_seconds: float
+    """The sum of what searches waited until others, in this process or another, had left the device to them."""
 
 
 class Statistics(msgspec.Struct, frozen=True, kw_only=True):

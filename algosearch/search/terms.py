@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, cast
 from algosearch.errors import InvalidSetting
 from algosearch.records import Policy
 from algosearch.search.arguments import checked_device, checked_policy
-from algosearch.settings import MEMORY, Mode, Settings, mode_of
+from algosearch.settings import MEMORY, Isolation, Mode, Settings, isolation_of, mode_of
 
 if TYPE_CHECKING:
     from algosearch.backends import Backend
@@ -31,7 +31,7 @@ class Terms:
         InvalidSetting, InvalidPolicy: an argument or variable cannot be understood.
     """
 
-    __slots__ = ("backends", "base", "devices", "mode", "policy", "store")
+    __slots__ = ("backends", "base", "devices", "isolation", "mode", "policy", "store")
 
     def __init__(
         self,
@@ -40,6 +40,7 @@ class Terms:
         base: object = None,
         backends: object = None,
         devices: object = None,
+        isolation: object = None,
         mode: object = None,
         policy: object,
     ) -> None:
@@ -50,6 +51,7 @@ class Terms:
         """Likewise, and None for none."""
         self.backends: tuple[Backend, ...] | None = None if backends is None else _backends_of(backends)
         self.devices: tuple[str, ...] | None = None if devices is None else _devices_of(devices)
+        self.isolation: Isolation | None = settings.isolation if isolation is None else isolation_of(isolation)
         self.mode: Mode = settings.mode if mode is None else mode_of(mode)
         self.policy: Policy = checked_policy(policy)
 

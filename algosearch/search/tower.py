@@ -24,8 +24,8 @@ import anyio
 from anyio.abc import TaskGroup
 
 from algosearch._version import VERSION
-from algosearch.devices.pool import Pool
-from algosearch.devices.worker import Found, Worker
+from algosearch.devices.pool import Pool, Turn
+from algosearch.devices.worker import Found
 from algosearch.errors import AlgosearchError, SearcherClosed
 from algosearch.ops import Op, canonical
 from algosearch.records import Environment, Key, Policy, Provenance, Record, Search, SearchMode, Trials, not_to_try
@@ -60,6 +60,7 @@ class Counts:
         self.failed = 0
         self.dropped = 0
         self.search_seconds = 0.0
+        self.lane_wait_seconds = 0.0
 
 
 class Tower:
@@ -253,34 +254,34 @@ class Tower:
 
     async def _search_in_turn(self, flight: Flight, hold: Hold) -> bool:
         """Wait for a turn and use it. False if the key is another process's: the turn goes to the next key at once."""
-        async with flight.pool.turn(flight) as worker:
+        async with flight.pool.turn(flight) as turn:
             if not await hold.take() and not hold.is_hopeless:
                 return False
             if flight.ended:
                 return True
             if hold.is_hopeless:
-                await self._give_up(flight, worker, hold)
+                await self._give_up(flight, turn, hold)
                 return True
             if hold.in_force:
                 await self._look_again(flight)
             if flight.wanted() is None:
                 return True
             flight.move("listing")
-            await self._ask_for_candidates(flight, worker)
+            await self._ask_for_candidates(flight, turn)
             wanted = flight.wanted()
             if wanted is None:
                 return True
             mode, policies = wanted
             flight.move("racing")
             assert flight.listing is not None
-            found = await worker.search(
+            found = await turn.search(
                 flight.op,
                 flight.listing,
                 policies=policies,
                 mode=mode,
                 failed=not_to_try(flight.record) | hold.verdict(),
                 on_trying=flight.note_trying,
-                on_launch=partial(hold.about_to_launch, wait=not worker.survives_crashes),
+                on_launch=partial(hold.about_to_launch, wait=not turn.survives_crashes),
             )
         flight.move("committing")
         await self._commit(flight, found, mode, policies)
@@ -292,7 +293,7 @@ class Tower:
         if isinstance(answer, Record):
             flight.learned(answer, "store")
 
-    async def _give_up(self, flight: Flight, worker: Worker, hold: Hold) -> None:
+    async def _give_up(self, flight: Flight, turn: Turn, hold: Hold) -> None:
         """Too many processes died of it: no search, the library's first candidate for everybody."""
         hold.leave()
         if flight.key.digest not in self._given_up:
@@ -303,7 +304,7 @@ class Tower:
                 flight.op.describe(),
             )
         flight.move("listing")
-        await self._ask_for_candidates(flight, worker)
+        await self._ask_for_candidates(flight, turn)
         suspects = {hold.suspect, hold.holder.trying if hold.holder else ""}
         flight.guess({*suspects, *not_to_try(flight.record)})
 
@@ -312,6 +313,7 @@ class Tower:
         asked here, ours is appended to it."""
         self.counts.searched += 1
         self.counts.search_seconds += found.seconds
+        self.counts.lane_wait_seconds += found.lane_wait_s
         if len(self._searched) >= _KEYS_KEPT:
             self._searched.clear()
         self._searched.add(flight.key.digest)
@@ -355,10 +357,10 @@ class Tower:
             # The flight meets the same trouble in its turn, and tells every waiter there.
             logger.debug("candidates of %s out of turn: %s", flight.op.describe(), error)
 
-    async def _ask_for_candidates(self, flight: Flight, worker: Worker | None = None) -> None:
+    async def _ask_for_candidates(self, flight: Flight, turn: Turn | None = None) -> None:
         async with flight.listing_lock:
             if flight.listing is None:
-                listing = await (worker or flight.pool.any_worker()).enumerate(flight.op, FIRST_LOOK)
+                listing = await (turn or flight.pool).enumerate(flight.op, FIRST_LOOK)
                 if not flight.ended:
                     flight.listed(listing)
 

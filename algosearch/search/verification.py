@@ -24,8 +24,7 @@ import msgspec
 from anyio.abc import TaskGroup
 from msgspec.structs import replace
 
-from algosearch.devices.pool import Pool
-from algosearch.devices.worker import Worker
+from algosearch.devices.pool import Pool, Turn
 from algosearch.errors import AlgosearchError, NoAlgorithm, NotCovered, SearcherClosed, SearchFailed
 from algosearch.records import (
     Candidate,
@@ -177,17 +176,17 @@ class Verifier:
             return verification.verdict("uncovered", error.reason)
         except NoAlgorithm as error:
             choice, hopeless = None, "; ".join(error.reasons[:3]) or "the library offers no candidate"
-        async with pool.turn(verification) as worker:
+        async with pool.turn(verification) as turn:
             if choice is None:
                 verdict = verification.verdict("hopeless", hopeless)
             else:
-                verdict = await _retimed(worker, verification, choice)
+                verdict = await _retimed(turn, verification, choice)
             if not verification.repair or verdict.finding not in REPAIRABLE:
                 return verdict
             environment = pool.known_environment
             if environment is not None and environment.incomplete is not None:
                 return replace(verdict, reason=f"{verdict.reason}; not repaired: {environment.incomplete}")
-            record = await _searched_afresh(worker, verification)
+            record = await _searched_afresh(turn, verification)
         committed = await self._tiers.replace(record)
         if committed is None or not committed.kept:
             return replace(verdict, reason=f"{verdict.reason}; not repaired: the store did not keep it")
@@ -217,13 +216,13 @@ class Verifier:
         return None, why_not
 
 
-async def _retimed(worker: Worker, verification: Verification, choice: Choice) -> Verdict:
+async def _retimed(turn: Turn, verification: Verification, choice: Choice) -> Verdict:
     """Run the pick and its nearest rivals, and compare."""
     candidates = _contenders(choice)
     listing = Listing(candidates=candidates, complete=True)
     op, policy = verification.record.key.problem, verification.policy
     # Exhaustive: all of them to the end, and nobody put aside early.
-    found = await worker.search(op, listing, policies=(policy,), mode="exhaustive")
+    found = await turn.search(op, listing, policies=(policy,), mode="exhaustive")
     trials = {trial.algorithm: trial for trial in found.trials}
     pick = trials[choice.algorithm]
     verdict = verification.verdict("steady", choice=choice)
@@ -268,13 +267,13 @@ def _contenders(choice: Choice) -> tuple[Candidate, ...]:
     )
 
 
-async def _searched_afresh(worker: Worker, verification: Verification) -> Record:
+async def _searched_afresh(turn: Turn, verification: Verification) -> Record:
     """A record of the next generation, with one new search in it."""
     before = verification.record
     mode: SearchMode = "exhaustive" if any(search.mode == "exhaustive" for search in before.searches) else "race"
     op = before.key.problem
-    listing = await worker.enumerate(op, FIRST_LOOK)
-    found = await worker.search(op, listing, policies=(verification.policy,), mode=mode)
+    listing = await turn.enumerate(op, FIRST_LOOK)
+    found = await turn.search(op, listing, policies=(verification.policy,), mode=mode)
     return Record(key=before.key, searches=(search_of(found, mode),), generation=before.generation + 1)
 
 

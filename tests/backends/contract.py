@@ -18,6 +18,7 @@ from typing import Final
 import pytest
 
 from algosearch.backends.base import Backend, Session
+from algosearch.backends.discover import backend_of
 from algosearch.ops import Op, canonical
 from algosearch.records import Algorithm, Built, Burst, Candidate, Environment, Failure, FailureKind, Key
 from tests.backends.driven import Driven, crossed
@@ -93,6 +94,20 @@ class BackendContract(ABC):
     def test_devices_are_the_same_each_time(self) -> None:
         backend = self.backend()
         assert backend.devices() == backend.devices() == self.backend().devices()
+
+    def test_what_can_be_written_down_makes_the_same_backend(self) -> None:
+        backend = self.backend()
+        recipe = backend.recipe()
+        if recipe is None:
+            pytest.skip("this backend cannot be written down")
+        again = backend_of(crossed(recipe))
+        assert (again.name, again.devices()) == (backend.name, backend.devices())
+        third = again.recipe()
+        assert third is not None
+        assert backend_of(third).recipe() == third
+        device = backend.devices()[0]
+        with Driven(backend, device) as here, Driven(again, device) as there:
+            assert there.session.environment == here.session.environment
 
     # -- the environment ---------------------------------------------------------------------------------------------
 
@@ -302,6 +317,18 @@ class BackendContract(ABC):
                 driven.load_for(op, plans)
                 assert isinstance(driven.launch(plans[0][1]), Burst)
                 driven.unload()
+
+    # -- health ------------------------------------------------------------------------------------------------------
+
+    def test_it_is_healthy_whatever_it_had_to_refuse(self, driven: Driven) -> None:
+        assert driven.session.healthy() is None
+        op = self._ops()[0]
+        plans = driven.runnable(op)
+        assert isinstance(driven.load(op, TOO_MUCH_BYTES), Failure)
+        driven.load_for(op, plans)
+        assert isinstance(driven.launch(plans[0][1], HOPELESS_US), Failure)
+        for ask in (driven.in_prepare, driven.in_lane):
+            assert ask(driven.session.healthy).result() is None
 
     # -- giving back -------------------------------------------------------------------------------------------------
 

@@ -27,6 +27,7 @@ from tests.backends.driven import Driven
 from tests.backends.simulated import (
     CONV,
     A,
+    B,
     opened,
     ready,
     run_everything,
@@ -80,6 +81,34 @@ class TestFaults:
         with pytest.raises(RuntimeError, match="as told"):
             run_everything(backend)
         assert (session_trace[-1].call, session_trace[-1].outcome) == (stage, "raises")
+
+    @pytest.mark.parametrize("stage", ["launch", "time", "check"])
+    def test_who_poisons_a_device_spoils_it_for_everybody_until_it_is_opened_again(self, stage: FaultStage) -> None:
+        poison = CandidateScript(algorithm=A, time_us=9.0, faults=(Fault(at=stage, does="poisons"),))
+        backend = SimulatedBackend(scripted(poison, CandidateScript(algorithm=B, time_us=9.0)))
+        session, (bad, good) = ready(backend)
+        run: dict[str, Callable[[int], Burst | Failure | None]] = {
+            "launch": lambda plan: session.launch(plan, None),
+            "time": lambda plan: session.time([(plan, 1)], None)[0],
+            "check": lambda plan: session.check(plan, None),
+        }
+        assert not isinstance(run[stage](good), Failure)
+        assert session.healthy() is None
+        assert isinstance(run[stage](bad), Failure)
+        sick = session.healthy()
+        assert sick is not None
+        assert sick.kind == "launch_failed"
+        for each in run.values():
+            failure = each(good)
+            assert isinstance(failure, Failure)
+            assert failure.message == sick.message
+        built = session.build(CONV, session.enumerate(CONV, None).candidates[1])
+        assert isinstance(built, Failure)
+        assert built.kind == "build_failed"
+        session.close()
+        again, (_, good) = ready(backend)
+        assert again.healthy() is None
+        assert isinstance(again.launch(good, None), Burst)
 
     def test_faults_can_begin_late_and_pass(self) -> None:
         candidate = CandidateScript(

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from algosearch.backends import Backend, Device, Session, discover
+from algosearch.backends import Backend, Device, Recipe, Session, discover
 from algosearch.backends.cpu import CpuBackend
 from algosearch.backends.simulated import DeviceScript, Script, SimulatedBackend
 from algosearch.cli import checkup, storefound
 from algosearch.cli.places import Place
 from algosearch.errors import DeviceUnavailable
+from algosearch.settings import Isolation
 from algosearch.stores.filesystem import FileSystem
 from tests.cli.helpers import environ, fill, invoke, record_of, run, spoil, the_object, tiny_op
 
@@ -23,9 +24,13 @@ class Missing:
     """A backend that finds nothing, and can say why."""
 
     name = "cudnn"
+    isolation: Isolation = "process"
 
     def devices(self) -> tuple[Device, ...]:
         return ()
+
+    def recipe(self) -> Recipe | None:
+        return None
 
     def absence(self) -> DeviceUnavailable | None:
         return DeviceUnavailable("cudnn", "CuPy is not installed", "pip install it")

@@ -5,9 +5,13 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from algosearch.backends.simulated import DeviceScript, Script, SimulatedBackend, TraceEvent
+from algosearch.backends import Device, Session
+from algosearch.backends.simulated import DeviceScript, Script, SimulatedBackend, SimulatedSession, TraceEvent
 from algosearch.devices.pool import IN_HAND, Pool
+from algosearch.devices.worker import Found, WorkerRules
 from algosearch.errors import DeviceUnavailable
+from algosearch.records import Burst, Failure, Policy
+from tests.devices.helpers import LIMIT_S, some_op
 
 
 class Who:
@@ -105,3 +109,80 @@ async def test_turns_go_to_the_most_awaited_then_to_the_oldest_and_a_cancelled_o
             release.set()
         await pool.aclose()
     assert order == ["e", "f", "c", "a", "b", "d"]
+
+
+class Broken(SimulatedBackend):
+    """Some devices are broken for good: whatever runs there fails."""
+
+    def __init__(self, *, devices: int, broken: set[int], trace: list[TraceEvent] | None = None) -> None:
+        super().__init__(devices=devices, trace=trace)
+        self._broken = broken
+
+    def open(self, device: Device) -> SimulatedSession:
+        session = super().open(device)
+        if device.ordinal in self._broken:
+            sick = Failure("launch_failed", "it fell off the bus", (("device", device.name),))
+
+            def launch(plan: int, limit_us: float | None) -> Burst | Failure:
+                return sick
+
+            session.launch = launch  # type: ignore[method-assign]
+            session.healthy = lambda: sick  # type: ignore[method-assign]
+        assert isinstance(session, Session)
+        return session
+
+
+async def search_many(pool: Pool, keys: int) -> list[Found | DeviceUnavailable]:
+    """As many searches at once; what each brought."""
+    brought: list[Found | DeviceUnavailable] = []
+
+    async def one(n: int) -> None:
+        try:
+            async with pool.turn(Who(str(n))) as turn:
+                listing = await turn.enumerate(some_op(n), None)
+                brought.append(await turn.search(some_op(n), listing, policies=(Policy(),), mode="race"))
+        except DeviceUnavailable as error:
+            brought.append(error)
+
+    with anyio.fail_after(LIMIT_S):
+        async with anyio.create_task_group() as askers:
+            for n in range(keys):
+                askers.start_soon(one, n)
+    return brought
+
+
+async def test_the_pool_goes_on_without_a_device_that_was_set_aside() -> None:
+    trace: list[TraceEvent] = []
+    backend = Broken(devices=2, broken={0}, trace=trace)
+    rules = WorkerRules(most_breaks=3, wait_s=0.0)
+    async with anyio.create_task_group() as tasks:
+        pool = Pool(backend, backend.devices(), tasks, rules=rules)
+        try:
+            brought = await search_many(pool, 12)
+            assert all(isinstance(each, Found) for each in brought)
+            assert len(brought) == 12
+            for each in brought:
+                assert isinstance(each, Found)
+                assert all(trial.failure is None for trial in each.trials), "nobody is blamed for the device"
+            opened = [event.device for event in trace if event.call == "open"]
+            assert opened.count("simulated:0") == 3
+            assert (await pool.enumerate(some_op(1), 1)).candidates
+        finally:
+            await pool.aclose()
+
+
+async def test_when_the_last_device_is_set_aside_everybody_hears_why() -> None:
+    backend = Broken(devices=2, broken={0, 1})
+    rules = WorkerRules(most_breaks=3, wait_s=0.0)
+    async with anyio.create_task_group() as tasks:
+        pool = Pool(backend, backend.devices(), tasks, rules=rules)
+        try:
+            brought = await search_many(pool, 12)
+            assert len(brought) == 12
+            for each in (*brought, *await search_many(pool, 1)):
+                assert isinstance(each, DeviceUnavailable)
+                assert "it fell off the bus" in each.reason
+            with pytest.raises(DeviceUnavailable):
+                await pool.enumerate(some_op(1), 1)
+        finally:
+            await pool.aclose()

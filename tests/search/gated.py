@@ -6,9 +6,10 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from algosearch.backends import Backend, Device, Session
+from algosearch.backends import Backend, Device, Recipe, Session
 from algosearch.ops import Op
 from algosearch.records import Built, Burst, Candidate, Environment, Failure, Listing
+from algosearch.settings import Isolation
 
 _LIMIT_S = 20.0
 
@@ -54,6 +55,7 @@ class GatedBackend:
 
     def __init__(self, inner: Backend) -> None:
         self.name = inner.name
+        self.isolation: Isolation = "thread"
         self._inner = inner
         self.gates = {
             call: Gate()
@@ -63,6 +65,9 @@ class GatedBackend:
             )
         }
         self.before: Callable[[str, Any], None] = lambda call, subject: None
+
+    def recipe(self) -> Recipe | None:
+        return None
 
     def devices(self) -> tuple[Device, ...]:
         self.come("devices", None)
@@ -106,6 +111,9 @@ class _GatedSession:
     def check(self, plan: int, against: int | None) -> Failure | None:
         self._backend.come("check", plan)
         return self._inner.check(plan, against)
+
+    def healthy(self) -> Failure | None:
+        return self._inner.healthy()
 
     def unload(self) -> None:
         self._backend.come("unload", None)

@@ -38,6 +38,13 @@ async def settle(searcher: Searcher) -> None:
         await asyncio.sleep(0.001)
 
 
+def not_before_it_waits(backend: GatedBackend) -> None:
+    """Let nothing be listed until the running task has suspended: else the engine may be faster than it."""
+    gate = backend.gates["enumerate"]
+    gate.close()
+    asyncio.get_running_loop().call_soon(gate.open)
+
+
 async def check_invariants(searcher: Searcher) -> None:
     await settle(searcher)
     assert searcher.statistics().open == 0
@@ -47,12 +54,13 @@ async def check_invariants(searcher: Searcher) -> None:
 
 
 async def test_select() -> None:
-    trace: list[TraceEvent] = []
-    async with open_searcher(store="memory:", backends=[scripted(*some_ops(50), trace=trace)]) as searcher:
+    backend = GatedBackend(scripted(*some_ops(50)))
+    async with open_searcher(store="memory:", backends=[backend]) as searcher:
         n = iter(range(1, 50))
 
         def scenario() -> Coroutine[None, None, None]:
             async def select_something_new() -> None:
+                not_before_it_waits(backend)
                 await searcher.select(some_op(next(n)))
 
             return select_something_new()
@@ -106,12 +114,14 @@ async def test_select_many() -> None:
 @pytest.mark.parametrize("what", ["choice", "workspace", "choice under another policy"])
 async def test_a_request_survives_the_cancellation_of_who_awaits_it(what: str) -> None:
     trace: list[TraceEvent] = []
-    async with open_searcher(store="memory:", backends=[scripted(*some_ops(50), trace=trace)]) as searcher:
+    backend = GatedBackend(scripted(*some_ops(50), trace=trace))
+    async with open_searcher(store="memory:", backends=[backend]) as searcher:
         n = iter(range(1, 50))
         made: list[Request] = []
 
         def scenario() -> Coroutine[None, None, None]:
             async def wait() -> None:
+                not_before_it_waits(backend)
                 made.append(searcher.request(some_op(next(n))))
                 if what == "workspace":
                     await made[-1].workspace()

@@ -87,19 +87,19 @@ def test_the_default_searcher_in_a_child() -> None:
 
 
 async def test_a_fork_in_the_middle_of_a_search() -> None:
-    """The lane is taken, three threads are at work, and somebody waits."""
+    """Three threads are at work, and somebody waits. (Not in the lane: for the device itself a child has to wait.)"""
     backend = GatedBackend(scripted(*some_ops(2)))
     async with open_searcher(store="memory:", backends=[backend]) as searcher:
-        backend.gates["launch"].close()
+        backend.gates["build"].close()
         request = searcher.request(some_op())
-        assert await asyncio.to_thread(backend.gates["launch"].reached.wait, 20)
+        assert await asyncio.to_thread(backend.gates["build"].reached.wait, 20)
 
         def ask() -> str:
-            backend.gates["launch"].open()
+            backend.gates["build"].open()
             return asked(0) + asked(1)
 
         assert in_child(ask) == FAST + FAST
-        backend.gates["launch"].open()
+        backend.gates["build"].open()
         assert (await request.choice()).algorithm == FAST
 
 
@@ -159,7 +159,7 @@ async def test_a_block_that_a_child_leaves_ends_there(tmp_path: Path) -> None:
 
 
 @contextlib.contextmanager
-def held(*locks: threading.Lock) -> Iterator[None]:
+def held(*locks: contextlib.AbstractContextManager[object]) -> Iterator[None]:
     """As if other threads had them at the moment of the fork."""
     with contextlib.ExitStack() as stack:
         for lock in locks:
@@ -174,9 +174,9 @@ async def test_no_lock_of_the_parent_binds_the_child() -> None:
         await searcher.select(some_op(0))
         engine = searcher._engine
         (device,) = backend.devices()
-        locks = (
+        locks: tuple[contextlib.AbstractContextManager[object], ...] = (
             *(searcher._answers._lock, engine._inbox_lock, engine.ready._lock, ENGINES._lock, ambient._DEFAULT._lock),
-            *(lane._LANES._guard, lane.lane_of(device.identity), store._memory.lock),
+            *(lane._LANES._guard, lane.lane_of(device.identity)._lock, store._memory.lock),
             *(backend._lock, *(memory._lock for memory in backend._memories)),
         )
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from algosearch.backends.base import Device
+from algosearch.backends.base import Device, Recipe
 from algosearch.backends.cpu import machine
 from algosearch.backends.cpu.catalogue import BACKEND, Catalogue, kernels
 from algosearch.backends.cpu.session import CpuSession
-from algosearch.errors import DeviceUnavailable
+from algosearch.errors import DeviceUnavailable, InvalidSetting
+from algosearch.settings import Isolation
 
 
 class CpuBackend:
@@ -17,12 +18,28 @@ class CpuBackend:
     """
 
     name = BACKEND
+    isolation: Isolation = "thread"  # numpy neither hangs nor crashes, and most of its time it works without the GIL
 
     def __init__(self, *, catalogue: Catalogue = kernels) -> None:
         self._catalogue = catalogue
 
     def __repr__(self) -> str:
         return f"<CpuBackend {machine.processor()}, {machine.cores()} cores>"
+
+    @classmethod
+    def from_recipe(cls, recipe: Recipe) -> CpuBackend:
+        """The backend of a recipe.
+
+        Raises:
+            InvalidSetting: it has settings, and this backend has none.
+        """
+        if recipe.settings:
+            raise InvalidSetting("recipe", recipe.settings, "must be empty: the CPU backend has no settings")
+        return cls()
+
+    def recipe(self) -> Recipe | None:
+        """None if the kernels are somebody else's: code cannot be written down."""
+        return Recipe(backend=BACKEND) if self._catalogue is kernels else None
 
     def devices(self) -> tuple[Device, ...]:
         """One."""

@@ -136,6 +136,10 @@ class CpuSession:
         except MemoryError as error:
             return _out_of_memory(str(error))
 
+    def healthy(self) -> Failure | None:
+        """As the contract says: always."""
+        return None
+
     def unload(self) -> None:
         """As the contract says."""
         self._loaded = None

@@ -12,7 +12,7 @@ from typing import Final, Literal, Self
 
 import msgspec
 
-from algosearch.backends.base import Device
+from algosearch.backends.base import Device, Recipe
 from algosearch.backends.simulated.device import Memory
 from algosearch.backends.simulated.library import Library
 from algosearch.backends.simulated.script import BACKEND, ProblemScript, Script
@@ -21,11 +21,24 @@ from algosearch.backends.simulated.trace import TraceEvent, Tracer
 from algosearch.errors import DeviceUnavailable, InvalidSetting
 from algosearch.forks import renew_in_children
 from algosearch.ops import Op, canonical
+from algosearch.settings import Isolation
 
 Pace = Literal["virtual", "real"]
 Trace = str | os.PathLike[str] | list[TraceEvent]
 
 _decode: Final = msgspec.json.Decoder(Script, strict=True).decode
+
+
+class _Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a recipe says."""
+
+    script: Script
+    devices: int
+    trace: str | None
+    scale: float | None
+
+
+_decode_settings: Final = msgspec.msgpack.Decoder(_Settings, strict=True).decode
 
 
 class DeviceStatistics(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,6 +66,7 @@ class SimulatedBackend:
     """
 
     name = BACKEND
+    isolation: Isolation = "thread"
 
     def __init__(
         self,
@@ -74,6 +88,7 @@ class SimulatedBackend:
         self.release = threading.Event() if release is None else release
         self.hanging = threading.Event()
         """Set as soon as something hangs, so that a test can wait for that moment."""
+        self._devices = devices
         self._trace = trace
         self._scale = scale if pace == "real" else None
         self._library = Library(self.script)
@@ -114,6 +129,29 @@ class SimulatedBackend:
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
             raise InvalidSetting("script", os.fspath(path), f"is no script: {error}") from None
         return cls(script, devices=devices, trace=trace, pace=pace, scale=scale, release=release)
+
+    @classmethod
+    def from_recipe(cls, recipe: Recipe) -> Self:
+        """The backend of a recipe. What hangs in it cannot be released.
+
+        Raises:
+            InvalidSetting: these are not the settings of one.
+        """
+        try:
+            settings = _decode_settings(recipe.settings)
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+            raise InvalidSetting("recipe", recipe.settings, f"is none of the simulated backend: {error}") from None
+        pace: Pace = "virtual" if settings.scale is None else "real"
+        scale = 1.0 if settings.scale is None else settings.scale
+        return cls(settings.script, devices=settings.devices, trace=settings.trace, pace=pace, scale=scale)
+
+    def recipe(self) -> Recipe | None:
+        """None if the trace is a list: another process cannot append to it; a file's name travels."""
+        if isinstance(self._trace, list):
+            return None
+        trace = None if self._trace is None else os.path.abspath(os.fspath(self._trace))
+        settings = _Settings(script=self.script, devices=self._devices, trace=trace, scale=self._scale)
+        return Recipe(backend=BACKEND, settings=msgspec.msgpack.encode(settings))
 
     def devices(self) -> tuple[Device, ...]:
         """One for each time that the script's kinds are there."""

@@ -33,7 +33,9 @@ Accident = Literal[
 ]
 Nonsense = Literal["nan", "zero", "negative"]
 """A broken contract as well: a time that cannot be."""
-Deed = FailureKind | Accident | Nonsense
+Poison = Literal["poisons"]
+"""Its launch fails, and so does everything that is run or built in that session from then on."""
+Deed = FailureKind | Accident | Nonsense | Poison
 
 ACCIDENTS: Final[frozenset[str]] = frozenset({"hangs", "crashes", "killed", "raises"})
 NONSENSE: Final[dict[str, float]] = {"nan": float("nan"), "zero": 0.0, "negative": -1.0}
@@ -73,6 +75,8 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     def __post_init__(self) -> None:
         if self.does in NONSENSE:
             _require(self.at in ("launch", "time"), "does", self.does, "only `launch` and `time` give times")
+        if self.does == "poisons":
+            _require(self.at in ("launch", "time", "check"), "does", self.does, "only what runs can spoil a device")
         if self.at == "enumerate":
             possible = ACCIDENTS | {"not_supported"}
             _require(self.does in possible, "does", self.does, "a listing is empty (not_supported) or does not come")
@@ -264,7 +268,12 @@ class Script(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     def fingerprint(self) -> str:
         """16 hex digits that change with whatever may change an answer; devices are told apart by their own facts."""
-        return _hex_of(msgspec.json.encode((self.problems, self.generated, self.seed), order="sorted"))
+        # Read back first: where a script says 100 it means 100.0, as it does once it has been written and read.
+        parts = msgspec.json.decode(msgspec.json.encode((self.problems, self.generated, self.seed)), type=_Parts)
+        return _hex_of(msgspec.json.encode(parts, order="sorted"))
+
+
+_Parts = tuple[tuple[ProblemScript, ...], Generated, int]
 
 
 def problem_digest(op: Op) -> str:

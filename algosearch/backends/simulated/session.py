@@ -98,6 +98,8 @@ class SimulatedSession:
         self._loaded: _Loaded | None = None
         # By (what, problem, algorithm). Each of these is counted by one side only.
         self._counts: Counter[tuple[str, str, str]] = Counter()
+        self._poisoned: str | None = None
+        """By whom; then it fails until it is closed."""
         self._closed = False
         tracer.write(tracer.event("open"))
 
@@ -207,6 +209,13 @@ class SimulatedSession:
             step.end()
             return None if step.fault is None else self._failure(step.fault)
 
+    def healthy(self) -> Failure | None:
+        """As the contract says: until something poisons it."""
+        self._assert_open()
+        if self._poisoned is None:
+            return None
+        return Failure("launch_failed", self._poisoned, (("device", self.device.name),))
+
     def unload(self) -> None:
         """As the contract says."""
         with self._lane:
@@ -276,7 +285,11 @@ class SimulatedSession:
     def _begin(self, call: FaultStage, problem: Problem, faults: Sequence[Fault], algorithm: str = "") -> _Step:
         """Begin a call that may go wrong, and suffer what does not come back, or late."""
         fault = first_fault(faults, call, self._count(call, problem, algorithm)) if faults else None
+        if self._poisoned is not None and call != "enumerate":
+            fault = Fault(at=call, does="build_failed" if call == "build" else "launch_failed", message=self._poisoned)
         step = _Step(self._tracer, call, problem.digest, algorithm, fault)
+        if fault is not None and fault.does == "poisons":
+            self._poisoned = f"the device is unusable since {call} of {algorithm}"
         if fault is not None and fault.does in ACCIDENTS:
             step.end()  # now, for it may be the last thing that this process does
             step.fault = None
@@ -295,7 +308,7 @@ class SimulatedSession:
                 raise RuntimeError(fault.message or f"scripted at {fault.at}")
 
     def _failure(self, fault: Fault, limit_us: float | None = None) -> Failure:
-        kind = cast("FailureKind", fault.does)
+        kind = "launch_failed" if fault.does == "poisons" else cast("FailureKind", fault.does)
         circumstances = {} if kind in FACTS else {"device": self.device.name}
         if kind == "out_of_memory":
             circumstances["free_bytes"] = str(self._memory.free_bytes)

@@ -1,0 +1,92 @@
+"""What is asked of an open device, what it is doing, and what it brings back: the nouns of this room. They cross to a
+child process as they are."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal
+
+import msgspec
+
+from algosearch.ops import Op
+from algosearch.records import Failure, Listing, Policy, SearchMode, Trial
+from algosearch.records.trial import Duration
+
+Side = Literal["prepare", "lane"]
+Deed = Literal["list", "build", "wait", "load", "launch", "time", "check", "clean"]
+"""`wait`: for the lane, which somebody else has, for however long."""
+FOR_EVER_S: Final = 1e12
+"""The limit of what may take any time."""
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One key to search."""
+
+    op: Op
+    """Canonical."""
+    listing: Listing
+    policies: tuple[Policy, ...]
+    mode: SearchMode
+    failed: dict[str, Failure] = {}
+    """Candidates, by algorithm, that are known to fail: they are not tried."""
+    careful: bool = False
+    """Whether every run is made and announced by itself: some candidate has brought down a device, and it is not known
+    which."""
+
+
+class Found(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a search brings back."""
+
+    trials: tuple[Trial, ...]
+    complete: bool
+    seconds: float
+    """At work on it in both threads; waiting for a turn not counted."""
+    lane_wait_s: float = 0.0
+    """It waited for others, in this process or another, to leave the device to it; not in `seconds`."""
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False, forbid_unknown_fields=True):
+    """What one of a device's two threads is about to do. Announced before it does it: it may be the last thing."""
+
+    side: Side
+    deed: Deed
+    job: int
+    """The number of the search that it is for; 0 if for none."""
+    limit_s: Duration
+    """If it takes longer than this it hangs."""
+    algorithms: tuple[str, ...] = ()
+    """Whose fault it would be. One at most when building, launching or checking, and always in a careful search."""
+
+    def describe(self) -> str:
+        """For a progress line: `first run of cpu/numpy:im2col`."""
+        whom = self.algorithms[0] if len(self.algorithms) == 1 else f"{len(self.algorithms)} candidates"
+        match self.deed:
+            case "list":
+                return "listing candidates"
+            case "build":
+                return f"building {whom}"
+            case "launch":
+                return f"first run of {whom}"
+            case "time":
+                return f"timing {whom}"
+            case "check":
+                return f"checking {whom}"
+        return {"wait": "waiting for the device", "load": "filling buffers", "clean": "tidying up"}[self.deed]
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How long a step may take before it hangs. Generous: only a child process can act on it, and it loses its device's
+    context by that. What a run takes at most, compared with the best, is a matter of the race (`RaceRules`)."""
+
+    open_s: Annotated[float, msgspec.Meta(gt=0)] = 60.0
+    list_s: Annotated[float, msgspec.Meta(gt=0)] = 60.0
+    build_s: Annotated[float, msgspec.Meta(gt=0)] = 120.0
+    """Compiling at run time was seen to take seconds; on a machine that swaps it takes minutes."""
+    other_s: Annotated[float, msgspec.Meta(gt=0)] = 120.0
+    """Loading buffers, checking against a reference that is computed on the host, giving back; and how long a child may
+    say nothing while it owes an answer."""
+    first_run_s: Annotated[float, msgspec.Meta(gt=0)] = 60.0
+    """A run of a problem while nothing tells how long it may take."""
+    run_s: Annotated[float, msgspec.Meta(gt=0)] = 1.0
+    """Any other run at least."""
+    hopeless: float = 200.0
+    """A run of so many times what could be expected hangs."""

@@ -1,0 +1,352 @@
+"""`Trip`: one key's way through the two threads of a device, from listing to trials.
+
+The race (`algosearch.race`) runs in whichever thread carries out its instructions, and the two hand the trip over to
+each other: no loop and no other thread stands between two timed runs.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from time import perf_counter
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+from algosearch.devices.job import FOR_EVER_S, Deed, Found, Job, Side, Step
+from algosearch.ops import Op
+from algosearch.pinned import as_exception
+from algosearch.race import Build, Check, Finished, Instruction, Launch, Race, Time, Widen
+from algosearch.records import Built, Burst, Failure
+
+if TYPE_CHECKING:
+    from algosearch.devices.threads import DeviceThreads
+
+logger = logging.getLogger("algosearch.devices")
+
+T = TypeVar("T")
+
+_HARMLESS: Final = frozenset({"not_supported", "wrong_result"})
+"""Failures that say nothing of the device."""
+_RUNS: Final[frozenset[Deed]] = frozenset({"launch", "time", "check"})
+_LONGER: Final = 10.0
+"""A round may take so many times what its first runs took, on top of the limit for a run."""
+
+
+class Blame(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Who is suspected of having brought a device down."""
+
+    job: int
+    """The number of the search, or of the listing."""
+    algorithms: tuple[str, ...]
+    """One of these; empty if it was no candidate."""
+    failure: Failure
+    """What became of it."""
+
+
+class SearchStopped(Exception):
+    """A search was given up between two steps, because nobody wants it or its device closes. Never reaches a caller."""
+
+
+class DeviceSpoilt(Exception):
+    """A candidate has left the device unusable for everybody in this session. Never reaches a caller."""
+
+
+class Yardstick:
+    """How long a run may take at worst, from what was seen on this device: the best of each problem, for its work."""
+
+    def __init__(self) -> None:
+        self._slowest = 0.0
+
+    def note(self, op: Op, best_us: float) -> None:
+        """A problem's best candidate takes so long."""
+        self._slowest = max(self._slowest, best_us / _work(op))
+
+    def expected_s(self, op: Op) -> float | None:
+        """Seconds that the best candidate of a problem takes if nothing is slower than what was seen; None if nothing
+        was seen."""
+        return self._slowest * _work(op) * 1e-6 if self._slowest else None
+
+
+def _work(op: Op) -> int:
+    return op.flops + op.bytes_moved
+
+
+class Trip:
+    """One search. Only one of the two threads touches it at a time."""
+
+    def __init__(
+        self, threads: DeviceThreads, number: int, job: Job, then: Callable[[Found | None, BaseException | None], None]
+    ) -> None:
+        self._threads = threads
+        self._number = number
+        self._job = job
+        self._race = Race(job.listing, policies=job.policies, mode=job.mode, failed=job.failed)
+        self._then = then
+        self._stopped = threading.Event()
+        self._plans: dict[int, int] = {}
+        """Plan numbers by rank."""
+        self._spare: dict[int, int] = {}
+        """The same of those whose workspace found no memory."""
+        self._short: set[int] = set()
+        """Who failed for want of memory."""
+        self._is_second_try = False
+        self._launch_us: dict[int, float] = {}
+        self._busy_s = 0.0
+        self._idle_s = 0.0
+        """Of the busy seconds: spent waiting."""
+        self._lane_wait_s = 0.0
+
+    def begin(self) -> None:
+        """Set out."""
+        self._hand_over("prepare")
+
+    def stop(self) -> None:
+        """Nobody wants it any more; from any thread."""
+        self._stopped.set()
+
+    # -- from thread to thread ---------------------------------------------------------------------------------------
+
+    def _hand_over(self, side: Side) -> None:
+        thread = self._threads.prepare if side == "prepare" else self._threads.lane
+        if not thread.post(lambda: self._take_turn(side)):
+            self._end(None, SearchStopped())
+
+    def _take_turn(self, side: Side) -> None:
+        begin = perf_counter()
+        try:
+            instruction = self._prepare() if side == "prepare" else self._run()
+        except BaseException as error:
+            self._end(None, as_exception(error))
+            return
+        finally:
+            self._busy_s += perf_counter() - begin
+            self._threads.rest(side)
+        if not isinstance(instruction, Finished):
+            self._hand_over("lane" if side == "prepare" else "prepare")
+        elif self._tries_again():
+            self._hand_over("prepare")
+        else:
+            self._end(instruction, None)
+
+    def _tries_again(self) -> bool:
+        """Whether there is more to do after all: whoever found no memory gets another chance, once, now that nothing of
+        this search is loaded."""
+        if self._is_second_try or not self._short:
+            return False
+        self._is_second_try = True
+        self._race.forgive(self._short)
+        self._plans |= self._spare
+        self._spare = {}
+        return True
+
+    def _end(self, finished: Finished | None, error: BaseException | None) -> None:
+        # Before anybody is told, so that whoever closes the device then closes it behind this.
+        self._threads.lane.post(self._destroy)
+        if finished is None:
+            self._then(None, error)
+        else:
+            best_us = min((t.time_us for t in finished.trials if t.time_us and t.failure is None), default=None)
+            if best_us is not None:
+                self._threads.yardstick.note(self._job.op, best_us)
+            seconds = max(0.0, self._busy_s - self._idle_s)
+            found = Found(
+                trials=finished.trials, complete=finished.complete, seconds=seconds, lane_wait_s=self._lane_wait_s
+            )
+            self._then(found, None)
+
+    def _destroy(self) -> None:
+        plans = (*self._plans.values(), *self._spare.values())
+        self._plans, self._spare = {}, {}
+        if not self._threads.is_open:
+            return
+        try:
+            with self._threads.step(self._step("lane", "clean", self._threads.limits.other_s)):
+                self._threads.session.destroy(plans)
+        except BaseException:  # nobody waits for this who could be told
+            logger.exception("destroying plans failed")
+        finally:
+            self._threads.rest("lane")
+
+    # -- in the prepare thread ---------------------------------------------------------------------------------------
+
+    def _prepare(self) -> Instruction:
+        """Carry out what is for the prepare thread, until the lane's turn or the end."""
+        while True:
+            instruction = self._next()
+            if isinstance(instruction, Build):
+                self._race.tell(tuple(self._build(rank) for rank in instruction.ranks))
+            elif isinstance(instruction, Widen):
+                with self._threads.step(self._step("prepare", "list", self._threads.limits.list_s)) as waited_s:
+                    self._idle_s += waited_s
+                    listing = self._threads.session.enumerate(self._job.op, instruction.width)
+                self._race.tell(listing)
+            else:
+                return instruction
+
+    def _build(self, rank: int) -> Built | Failure:
+        self._check_wanted()
+        with self._threads.step(self._step("prepare", "build", self._threads.limits.build_s, rank)) as waited_s:
+            self._idle_s += waited_s
+            built = self._threads.session.build(self._job.op, self._race.candidates[rank])
+            if isinstance(built, Failure):
+                self._examine("prepare", (rank,), built)
+                return self._noted(rank, built)
+        self._plans[rank] = built.plan
+        return built
+
+    # -- in the lane -------------------------------------------------------------------------------------------------
+
+    def _run(self) -> Instruction:
+        """Take the lane, load the buffers and carry out what is for the lane, until prepare's turn or the end."""
+        begin = perf_counter()
+        self._threads.announce(self._step("lane", "wait", FOR_EVER_S))
+        with self._threads.lane_right:
+            waited_s = perf_counter() - begin
+            self._idle_s += waited_s
+            self._lane_wait_s += waited_s
+            self._threads.pause.lane_taken = True
+            try:
+                return self._loaded()
+            finally:
+                self._threads.pause.lane_taken = False
+
+    def _loaded(self) -> Instruction:
+        try:
+            instruction = self._load()
+            while True:
+                match instruction:
+                    case Launch(ranks, limit_us):
+                        self._race.tell(tuple(self._launch(rank, limit_us) for rank in ranks))
+                    case Time(bursts, limit_us):
+                        self._race.tell(self._time(bursts, limit_us))
+                    case Check(rank, against):
+                        self._race.tell(self._check(rank, against))
+                    case _:
+                        return instruction
+                instruction = self._next()
+        finally:
+            with self._threads.step(self._step("lane", "clean", self._threads.limits.other_s)):
+                self._threads.session.unload()
+
+    def _load(self) -> Instruction:
+        """Buffers for the op and the largest workspace among the built; out of memory means fewer candidates."""
+        while True:
+            instruction = self._next()
+            if isinstance(instruction, Finished):
+                return instruction
+            hungriest_first = sorted(
+                self._plans, key=lambda rank: self._race.candidates[rank].workspace_bytes, reverse=True
+            )
+            if not hungriest_first:
+                return instruction
+            most = self._race.candidates[hungriest_first[0]].workspace_bytes
+            with self._threads.step(self._step("lane", "load", self._threads.limits.other_s)) as waited_s:
+                self._idle_s += waited_s
+                failure = self._threads.session.load(self._job.op, most)
+                if failure is None:
+                    return instruction
+                self._examine("lane", (), failure)
+            for rank in hungriest_first:
+                if self._race.candidates[rank].workspace_bytes == most:
+                    self._spare[rank] = self._plans.pop(rank)
+                    self._race.drop((rank,), self._noted(rank, failure))
+
+    def _launch(self, rank: int, limit_us: float) -> Burst | Failure:
+        self._check_wanted()
+        with self._threads.step(self._step("lane", "launch", self._run_limit_s(limit_us), rank)) as waited_s:
+            self._idle_s += waited_s
+            burst = self._threads.session.launch(self._plans[rank], limit_us)
+            if isinstance(burst, Failure):
+                self._examine("lane", (rank,), burst)
+            else:
+                self._launch_us[rank] = burst.time_us
+        return self._noted(rank, burst)
+
+    def _time(self, bursts: Sequence[tuple[int, int]], limit_us: float) -> tuple[Burst | Failure, ...]:
+        """One round, without a gap; or, carefully, each burst by itself, so that it is known who is at work."""
+        rounds = [[burst] for burst in bursts] if self._job.careful else [bursts]
+        outcomes: list[Burst | Failure] = []
+        for each in rounds:
+            self._check_wanted()
+            ranks = tuple(dict.fromkeys(rank for rank, _ in each))
+            usual_s = sum(self._launch_us[rank] * repeats for rank, repeats in each) * 1e-6
+            limit_s = self._run_limit_s(limit_us) + _LONGER * usual_s
+            with self._threads.step(self._step("lane", "time", limit_s, *ranks)) as waited_s:
+                self._idle_s += waited_s
+                plans = [(self._plans[rank], repeats) for rank, repeats in each]
+                timed = self._threads.session.time(plans, limit_us)
+                for (rank, _), outcome in zip(each, timed, strict=True):
+                    if isinstance(outcome, Failure):
+                        self._examine("lane", (rank,), outcome)
+            outcomes += [self._noted(rank, outcome) for (rank, _), outcome in zip(each, timed, strict=True)]
+        return tuple(outcomes)
+
+    def _check(self, rank: int, against: int | None) -> Failure | None:
+        with self._threads.step(self._step("lane", "check", self._threads.limits.other_s, rank)) as waited_s:
+            self._idle_s += waited_s
+            plan = None if against is None else self._plans[against]
+            failure = self._threads.session.check(self._plans[rank], plan)
+            if failure is not None:
+                self._examine("lane", (rank,), failure)
+        return failure
+
+    def _run_limit_s(self, limit_us: float) -> float:
+        """After so long a run hangs."""
+        limits = self._threads.limits
+        if self._launch_us:
+            return max(limits.run_s, limit_us * 1e-6)
+        # The first run of a problem, or the next if that one was given up: then it may be that all take so long.
+        expected_s = self._threads.yardstick.expected_s(self._job.op)
+        if expected_s is None or any(failure.kind == "timed_out" for failure in self._job.failed.values()):
+            return limits.first_run_s
+        return min(limits.first_run_s, max(limits.run_s, limits.hopeless * expected_s))
+
+    # -- in either ---------------------------------------------------------------------------------------------------
+
+    def _next(self) -> Instruction:
+        self._check_wanted()
+        return self._race.next()
+
+    def _check_wanted(self) -> None:
+        if self._stopped.is_set() or self._threads.closing.is_set():
+            raise SearchStopped
+
+    def _step(self, side: Side, deed: Deed, limit_s: float, *ranks: int) -> Step:
+        algorithms = tuple(self._race.candidates[rank].algorithm for rank in ranks)
+        return Step(side=side, deed=deed, job=self._number, limit_s=limit_s, algorithms=algorithms)
+
+    def _noted(self, rank: int, outcome: T) -> T | Failure:
+        """An outcome; who had no memory is written down, and how often."""
+        if not isinstance(outcome, Failure) or outcome.kind != "out_of_memory":
+            return outcome
+        if rank not in self._short:
+            self._short.add(rank)
+            return outcome
+        return replace(outcome, circumstances=(*outcome.circumstances, ("attempts", "2")))
+
+    def _examine(self, side: Side, ranks: tuple[int, ...], failure: Failure) -> None:
+        """After a failure: is it the candidate's alone, or is the device spoilt? Then whatever fails in this session
+        from now on says nothing of who fails.
+
+        Only what runs can spoil a device. What fails to be built while the other thread has something running fails for
+        the reason that this one is about to give.
+
+        Raises:
+            DeviceSpoilt.
+        """
+        if failure.kind in _HARMLESS:
+            return
+        sick = self._threads.session.healthy()
+        if sick is None:
+            return
+        algorithms = tuple(self._race.candidates[rank].algorithm for rank in ranks)
+        told = Failure(failure.kind, failure.message, (*failure.circumstances, ("device_spoilt", sick.message)))
+        blame = Blame(job=self._number, algorithms=algorithms, failure=told)
+        running = self._threads.steps.get("lane")
+        if side == "prepare" and running is not None and running.deed in _RUNS:
+            blame = Blame(job=running.job, algorithms=running.algorithms, failure=sick)
+        self._threads.lose(blame)
+        raise DeviceSpoilt(sick.message)
