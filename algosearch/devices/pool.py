@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Final, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import anyio
 from anyio.abc import TaskGroup
@@ -26,9 +26,6 @@ from algosearch.settings import Isolation
 logger = logging.getLogger("algosearch.devices")
 
 T = TypeVar("T")
-
-IN_HAND: Final = 3
-"""Keys a device holds at once. With two, the lane would idle whenever a key takes longer to prepare than to time."""
 
 
 class Awaited(Protocol):
@@ -256,7 +253,7 @@ class Pool:
                 if not self._unopened:
                     raise self._nobody_left()
                 await self._open_next()
-            worker = min(self._workers, key=self._in_hand)
+            worker = min(self._workers, key=self._load)
             try:
                 return await worker.enumerate(op, width)
             except DeviceUnavailable:
@@ -264,9 +261,9 @@ class Pool:
                     raise
                 self._retire(worker)
 
-    @property
-    def _in_hand(self) -> Callable[[Worker], int]:
-        return self._workers.__getitem__
+    def _load(self, worker: Worker) -> float:
+        """How much of what it may hold at once a worker holds."""
+        return self._workers[worker] / worker.in_hand
 
     def _retire(self, worker: Worker) -> None:
         """It was set aside. The pool goes on without it."""
@@ -280,8 +277,8 @@ class Pool:
     def _call_next(self) -> None:
         """Give whoever is next a free place; see to it that there will be more, or tell them that there are none."""
         while self._queue and self._workers and not self._closed:
-            worker = min(self._workers, key=self._in_hand)
-            if self._workers[worker] >= IN_HAND:
+            worker = min(self._workers, key=self._load)
+            if self._workers[worker] >= worker.in_hand:
                 break
             self._sort()
             turn = self._queue.pop(0)

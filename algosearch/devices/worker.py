@@ -40,6 +40,12 @@ logger = logging.getLogger("algosearch.devices")
 
 Told = Callable[[str], None]
 
+IN_HAND: Final = 3
+"""Keys a device holds at once. With two, the lane would idle whenever a key takes longer to prepare than to time."""
+IN_HAND_OF_A_CHILD: Final = 5
+"""The same of one in a child process. From the end of a search to the next one's arrival the engine's loop turns some
+five times, and beside a caller that computes each turn waits 5 ms for the interpreter lock: two keys more are that."""
+
 _MOST_UNEXPLAINED: Final = 2
 """Times that a search may bring the device down with no candidate to blame."""
 
@@ -104,6 +110,11 @@ class Worker:
         """Whether this process outlives a candidate that kills the one in which it runs. If not, who wants to know what
         killed it must have written it down before the launch."""
         return self.isolation == "process"
+
+    @property
+    def in_hand(self) -> int:
+        """Keys that it may hold at once."""
+        return IN_HAND_OF_A_CHILD if self.isolation == "process" else IN_HAND
 
     async def open(self) -> Environment:
         """Open the device.
@@ -226,7 +237,10 @@ class Worker:
         return await self._opened()
 
     async def _opened(self) -> Host:
-        """The open host; another one if it was ended or has broken."""
+        """The open host; another one if it was ended or has broken. Without a checkpoint if it is open: beside a caller
+        that computes, each turn of the loop waits 5 ms for the interpreter lock."""
+        if self._host is not None and self._host.is_open and not self._closing:
+            return self._host
         async with self._opening:
             while True:
                 if self._closing:

@@ -97,7 +97,7 @@ class Flight:
         """Held while the candidates are asked for, so that they are asked for once. Made when needed: most flights
         land from the store."""
         if self._listing_lock is None:
-            self._listing_lock = anyio.Lock()
+            self._listing_lock = anyio.Lock(fast_acquire=True)
         return self._listing_lock
 
     def move(self, state: State) -> None:

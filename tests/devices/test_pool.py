@@ -7,8 +7,8 @@ import pytest
 
 from algosearch.backends import Device, Session
 from algosearch.backends.simulated import DeviceScript, Script, SimulatedBackend, SimulatedSession, TraceEvent
-from algosearch.devices.pool import IN_HAND, Pool
-from algosearch.devices.worker import Found, WorkerRules
+from algosearch.devices.pool import Pool
+from algosearch.devices.worker import IN_HAND, Found, WorkerRules
 from algosearch.errors import DeviceUnavailable
 from algosearch.records import Burst, Failure, Policy
 from tests.devices.helpers import LIMIT_S, some_op

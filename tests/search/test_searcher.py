@@ -9,7 +9,7 @@ import pytest
 
 from algosearch import Policy, open_searcher, select_algo
 from algosearch.backends.simulated import Script, SimulatedBackend, TraceEvent, searches
-from algosearch.devices.pool import IN_HAND
+from algosearch.devices.worker import IN_HAND
 from algosearch.errors import (
     InvalidOp,
     InvalidPolicy,
