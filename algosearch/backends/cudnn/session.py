@@ -1,0 +1,370 @@
+"""`CudnnSession`: candidates listed and built in the prepare thread, run, timed and checked in the lane.
+
+Each of the two threads has its own handle, made when it first calls. The prepare thread's never executes anything; the
+lane's executes on the lane's stream, and on nothing else. Plans are made by the one, then run and destroyed by the
+other, never both at once: cuDNN does not allow a plan to be shared between threads.
+
+Destroying a plan may unload code and waits for the device, so it is done in `destroy` and `close`, never by the garbage
+collector.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from time import perf_counter
+from typing import Final, Literal, TypeVar
+
+import msgspec
+
+from algosearch.backends.base import Device
+from algosearch.backends.cudnn import checking, gate
+from algosearch.backends.cudnn.buffers import Buffers
+from algosearch.backends.cudnn.candidates import engine_of, listing
+from algosearch.backends.cudnn.contents import Range, conv_allowance, conv_range
+from algosearch.backends.cudnn.convolution import ConvolutionGraph, convolution_tensors
+from algosearch.backends.cudnn.gpu import CudaFault, Gpu, OutOfDeviceMemory
+from algosearch.backends.cudnn.handle import Handle
+from algosearch.backends.cudnn.library import Library
+from algosearch.backends.cudnn.plan import Plan, VariantPack
+from algosearch.backends.cudnn.status import CudnnError, suspects_context
+from algosearch.errors import DeviceUnavailable
+from algosearch.ops import ConvOp, Op
+from algosearch.records import Built, Burst, Candidate, Environment, Failure, InvalidAlgorithm, Listing
+
+Timing = Literal["warm", "rotating"]
+"""Whether runs find their tensors in the cache, as far as they fit into it, or never do."""
+
+_GRAPHS: Final = 8
+"""Kept in the prepare thread: of the keys in hand, and a few more. A graph is made again in tens of microseconds."""
+_KEPT_BYTES: Final = 1 << 30
+"""Of memory that no op uses at the moment: to allocate it anew for each would take as long as a race."""
+_AGAIN_US: Final = 5_000.0
+"""A first run that took less is run once more: what it took to load its code would hide what a run takes."""
+
+T = TypeVar("T")
+
+
+class _Built(msgspec.Struct):
+    op: ConvOp
+    candidate: Candidate
+    plan: Plan
+    expected_us: float = 0.0
+    """What a run took when it was last timed."""
+
+
+class _Loaded:
+    """An op's buffers, and what is bound to them."""
+
+    def __init__(self, op: ConvOp, buffers: Buffers) -> None:
+        self.op = op
+        self.buffers = buffers
+        self.packs: dict[int, list[VariantPack]] = {}
+        """By plan, one for each set of tensors."""
+        self.turn = 0
+        """Whose turn it is among the sets."""
+        self.agreeing: set[int] = set()
+        """Plans whose result is the other result that the buffers keep, within what rounding explains."""
+
+    def forget(self, number: int) -> None:
+        for pack in self.packs.pop(number, ()):
+            pack.destroy()
+        self.agreeing.discard(number)
+
+
+class CudnnSession:
+    """A `Session` of one GPU. Made by `CudnnBackend.open`."""
+
+    def __init__(
+        self, library: Library, gpu: Gpu, device: Device, environment: Environment, *, timing: Timing = "warm"
+    ) -> None:
+        self.device = device
+        self.environment = environment
+        self._library = library
+        self._gpu = gpu
+        self._timing: Timing = timing
+        self._gate = gate.Gate()
+        self._numbers = itertools.count(1)
+        # Added to by prepare, looked up and removed by the lane; one dictionary operation each, hence no lock.
+        self._plans: dict[int, _Built] = {}
+        self._graphs: dict[ConvOp, ConvolutionGraph] = {}
+        self._prepare: Handle | None = None
+        self._lane: Handle | None = None
+        self._loaded: _Loaded | None = None
+        self._closed = False
+
+    def __repr__(self) -> str:
+        loaded = self._loaded.op.describe() if self._loaded else "nothing"
+        return f"<CudnnSession {self.device.name}, {loaded} loaded, {len(self._plans)} plans>"
+
+    # -- the prepare side --------------------------------------------------------------------------------------------
+
+    def enumerate(self, op: Op, width: int | None) -> Listing:
+        """As the contract says."""
+        graph = self._graph_of(op)
+        if graph is None or not isinstance(op, ConvOp):
+            return Listing(candidates=(), complete=True)
+        return listing(graph, op, width)
+
+    def build(self, op: Op, candidate: Candidate) -> Built | Failure:
+        """As the contract says."""
+        start = perf_counter()
+        try:
+            engine, knobs = engine_of(candidate.algorithm)
+        except InvalidAlgorithm as error:
+            return Failure("not_supported", str(error))
+        graph = self._graph_of(op)
+        if graph is None or not isinstance(op, ConvOp):
+            return Failure("not_supported", f"the library cannot do {op.describe()}")
+        plan = graph.build(engine, knobs)
+        if isinstance(plan, Failure):
+            return plan
+        number = next(self._numbers)
+        self._plans[number] = _Built(op, candidate, plan)
+        return Built(number, (perf_counter() - start) * 1e6)
+
+    def _graph_of(self, op: Op) -> ConvolutionGraph | None:
+        """The op's graph; None if the library does no such thing."""
+        if not isinstance(op, ConvOp):
+            return None
+        graph = self._graphs.pop(op, None)
+        if graph is None:
+            if self._prepare is None:
+                self._gpu.enter()
+                self._prepare = Handle(self._library)
+            try:
+                graph = ConvolutionGraph(self._prepare, op)
+            except CudnnError as error:
+                if error.fault != "candidate":
+                    raise
+                return None
+        self._graphs[op] = graph  # the latest one last
+        while len(self._graphs) > _GRAPHS:
+            self._graphs.pop(next(iter(self._graphs))).destroy()
+        return graph
+
+    # -- the lane ----------------------------------------------------------------------------------------------------
+
+    def load(self, op: Op, workspace_bytes: int) -> Failure | None:
+        """As the contract says."""
+        if self._loaded is not None:
+            raise AssertionError(f"loading over {self._loaded.op.describe()}, which would leak")
+        assert isinstance(op, ConvOp), f"nothing was built for {op.describe()}"
+        self._enter_lane()
+        drawn = conv_range(op)
+        ranges: dict[str, Range] = dict.fromkeys(("input", "filter", "output"), drawn)
+        try:
+            buffers = Buffers(
+                self._gpu, convolution_tensors(op), workspace_bytes, ranges, rotating=self._timing == "rotating"
+            )
+        except OutOfDeviceMemory as error:
+            return self._out_of_memory(str(error))
+        self._loaded = _Loaded(op, buffers)
+        return None
+
+    def launch(self, plan: int, limit_us: float | None) -> Burst | Failure:
+        """As the contract says."""
+        built, loaded = self._ready(plan)
+        return self._surviving(built, lambda: self._launch(plan, built, loaded, limit_us))
+
+    def time(self, bursts: Sequence[tuple[int, int]], limit_us: float | None) -> tuple[Burst | Failure, ...]:
+        """As the contract says. The limit is for the mean of a burst."""
+        if not bursts:
+            return ()
+        asked = [(self._ready(plan)[0], self._burst(plan, repeats)) for plan, repeats in bursts]
+        timed = self._surviving(asked[0][0], lambda: gate.run(self._gpu, self._gate, [burst for _, burst in asked]))
+        if isinstance(timed, Failure):  # whose fault it was cannot be told: they ran one behind the other
+            return (timed,) * len(asked)
+        return tuple(
+            self._outcome(built, each, len(burst.launches), limit_us)
+            for (built, burst), each in zip(asked, timed, strict=True)
+        )
+
+    def check(self, plan: int, against: int | None) -> Failure | None:
+        """As the contract says. Where two plans differ, the definition decides, in float64, at the worst place."""
+        built, loaded = self._ready(plan)
+        if against is not None and against not in loaded.agreeing and against != plan:
+            other, _ = self._ready(against)
+            if self._surviving(other, lambda: self._result_of(against, other, loaded)) is None:
+                loaded.buffers.keep_result()
+                loaded.agreeing = {against}
+        failure = self._surviving(built, lambda: self._result_of(plan, built, loaded))
+        if failure is None:
+            failure = self._surviving(built, lambda: self._judge(built, loaded))
+        if failure is None:
+            loaded.agreeing.add(plan)
+        return failure
+
+    def unload(self) -> None:
+        """As the contract says. Some of the memory stays the session's, for the next op."""
+        loaded, self._loaded = self._loaded, None
+        if loaded is None:
+            return
+        for number in tuple(loaded.packs):
+            loaded.forget(number)
+        del loaded
+        self._gpu.trim(_KEPT_BYTES)
+
+    def destroy(self, plans: Sequence[int]) -> None:
+        """As the contract says."""
+        for number in plans:
+            if self._loaded is not None:
+                self._loaded.forget(number)
+            built = self._plans.pop(number, None)
+            if built is not None:
+                self._enter_lane()
+                built.plan.destroy()
+
+    def close(self) -> None:
+        """As the contract says."""
+        if self._closed:
+            return
+        self._closed = True
+        self._gpu.enter()
+        self.unload()
+        for number in tuple(self._plans):
+            self._plans.pop(number).plan.destroy()
+        for graph in self._graphs.values():
+            graph.destroy()
+        self._graphs.clear()
+        for handle in (self._prepare, self._lane):
+            if handle is not None:
+                handle.destroy()
+        self._gpu.close()
+
+    # -- one run -----------------------------------------------------------------------------------------------------
+
+    def _launch(self, number: int, built: _Built, loaded: _Loaded, limit_us: float | None) -> Burst | Failure:
+        pack = self._packs(number, built, loaded)[0]
+        took_us = self._run_alone(lambda: built.plan.execute_long(pack), built)
+        if isinstance(took_us, float) and took_us <= _AGAIN_US:
+            again = self._run_alone(pack.launch, built)
+            took_us = min(took_us, again) if isinstance(again, float) else again
+        if isinstance(took_us, Failure):
+            return took_us
+        if limit_us is not None and took_us > limit_us:
+            return _timed_out(built, took_us, limit_us)
+        return Burst(time_us=took_us, repeats=1, timing=f"ungated,{self._timing}")
+
+    def _run_alone(self, execute: Callable[[], int], built: _Built) -> float | Failure:
+        """The time of one run in µs, whatever the host adds to it."""
+        first, last = self._gpu.events(2)[:2]
+        self._gpu.record(first)
+        failure = self._failure_of(execute(), built)
+        self._gpu.record(last)
+        self._gpu.synchronize()
+        return max(self._gpu.elapsed_us(first, last), 1e-3) if failure is None else failure
+
+    def _burst(self, number: int, repeats: int) -> gate.Burst:
+        if repeats < 1:
+            raise AssertionError(f"a burst of {repeats} runs")
+        built, loaded = self._ready(number)
+        packs = self._packs(number, built, loaded)
+        first, loaded.turn = loaded.turn, loaded.turn + repeats
+        launches = tuple(packs[turn % len(packs)].launch for turn in range(first, first + repeats))
+        return gate.Burst(launches, built.expected_us)
+
+    def _outcome(self, built: _Built, timed: gate.Timed, repeats: int, limit_us: float | None) -> Burst | Failure:
+        failure = self._failure_of(timed.status, built)
+        if failure is not None:
+            return failure
+        run_us = max(timed.burst_us / repeats, 1e-3)
+        built.expected_us = run_us
+        if limit_us is not None and run_us > limit_us:
+            return _timed_out(built, run_us, limit_us)
+        timing = f"gated,{self._timing}"
+        return Burst(time_us=run_us, repeats=repeats, timing=timing, disturbed=timed.disturbed)
+
+    def _result_of(self, number: int, built: _Built, loaded: _Loaded) -> Failure | None:
+        """Run a plan into buffers that hold nothing like its result."""
+        workspace_bytes = built.candidate.workspace_bytes
+        loaded.buffers.spoil(workspace_bytes)
+        failure = self._failure_of(self._packs(number, built, loaded)[0].launch(), built)
+        if failure is not None:
+            return failure
+        if loaded.buffers.is_trespassed(workspace_bytes):
+            loaded.agreeing.clear()
+            what = f"{built.candidate.algorithm} wrote beside its result or its workspace of {workspace_bytes} bytes"
+            return Failure("out_of_bounds", what)
+        return None
+
+    def _judge(self, built: _Built, loaded: _Loaded) -> Failure | None:
+        """Whether the result that a plan left is right."""
+        gpu, buffers, op = self._gpu, loaded.buffers, loaded.op
+        allowance = conv_allowance(op, built.candidate.notes)
+        (tensor,) = buffers.written
+        if loaded.agreeing:
+            others = (note for number in loaded.agreeing for note in self._plans[number].candidate.notes)
+            widest = conv_allowance(op, {*built.candidate.notes, *others})
+            verdict = checking.compare(gpu, buffers, tensor, widest.twice())
+            places = [] if verdict.worst is None else [verdict.worst]
+        else:
+            verdict = checking.unwritten(gpu, buffers, tensor)
+            places = sorted({*checking.sampled(tensor), *([] if verdict.worst is None else [verdict.worst])})
+        what = checking.wrong(gpu, buffers, op, tensor, places, allowance) if places else None
+        if what is not None:
+            return Failure("wrong_result", what)
+        if not loaded.agreeing or verdict.differing:  # this one is right: what comes later is held against it
+            buffers.keep_result()
+            loaded.agreeing.clear()
+        return None
+
+    # -- what they have in common ------------------------------------------------------------------------------------
+
+    def _enter_lane(self) -> Handle:
+        if self._lane is None:
+            self._gpu.enter()
+            self._lane = Handle(self._library)
+            self._lane.set_stream(self._gpu.stream)
+        return self._lane
+
+    def _ready(self, number: int) -> tuple[_Built, _Loaded]:
+        """A plan that may run on what is loaded."""
+        built, loaded = self._plans.get(number), self._loaded
+        if built is None:
+            raise AssertionError(f"there is no plan {number}")
+        if loaded is None or loaded.op != built.op:
+            raise AssertionError(f"plan {number} is for {built.op.describe()}; {self!r}")
+        return built, loaded
+
+    def _packs(self, number: int, built: _Built, loaded: _Loaded) -> list[VariantPack]:
+        packs = loaded.packs.get(number)
+        if packs is None:
+            handle = self._enter_lane()
+            workspace = loaded.buffers.workspace
+            packs = [built.plan.variant_pack(places, workspace, handle=handle) for places in loaded.buffers.sets]
+            loaded.packs[number] = packs
+        return packs
+
+    def _failure_of(self, status: int, built: _Built) -> Failure | None:
+        """What a status of the latest execution means for the plan; None if it succeeded."""
+        if not status:
+            return None
+        if suspects_context(status) and not self._gpu.is_healthy():
+            raise self._lost(built, f"status {status}")
+        try:
+            self._library.check(status, f"running {built.candidate.algorithm}")
+        except CudnnError as error:
+            return error.failure("running")
+        return None
+
+    def _surviving(self, built: _Built, run: Callable[[], T]) -> T | Failure:
+        """What `run` returns; a failure if something that it queued failed, and the device is still of use."""
+        try:
+            return run()
+        except CudaFault as fault:
+            if not self._gpu.is_healthy():
+                raise self._lost(built, str(fault)) from fault
+            return Failure("launch_failed", str(fault), (("status", str(fault.status)),))
+
+    def _lost(self, built: _Built, what: str) -> DeviceUnavailable:
+        reason = f"it runs nothing any more since {built.candidate.algorithm} ran for {built.op.describe()}: {what}"
+        return DeviceUnavailable(self.device.name, reason, "open it again in a fresh process")
+
+    def _out_of_memory(self, message: str) -> Failure:
+        return Failure("out_of_memory", message, (("free_bytes", str(self._gpu.free_bytes())),))
+
+
+def _timed_out(built: _Built, run_us: float, limit_us: float) -> Failure:
+    what = f"a run of {built.candidate.algorithm} took {run_us:.1f} µs"
+    return Failure("timed_out", what, (("limit_us", str(limit_us)),))
