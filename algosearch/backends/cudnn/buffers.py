@@ -8,10 +8,11 @@ stream still writes, hangs.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from algosearch.backends.cudnn.contents import Range
 from algosearch.backends.cudnn.gpu import Gpu, OutOfDeviceMemory
@@ -20,7 +21,7 @@ from algosearch.ops import ELEMENT_BYTES
 GUARD_BYTES: Final = 1 << 16
 ALIGNMENT_BYTES: Final = 1024
 """Of everything in the block."""
-_PATTERN: Final = 0xA5
+_PATTERN: Final = 0x6D
 _NAN: Final = 0xFF
 """Of these bytes every floating-point type is NaN, and int8 is -1."""
 _SHARE: Final = 0.8
@@ -97,6 +98,13 @@ def is_whole(guard: bytes) -> bool:
     return bool((np.frombuffer(guard, np.uint8) == _PATTERN).all())
 
 
+def on_host(raw: bytes, element_type: str) -> npt.NDArray[Any]:
+    """Elements as numpy has them; bfloat16, which it has not, as float32."""
+    if element_type == "bfloat16":
+        return (np.frombuffer(raw, np.uint16).astype(np.uint32) << 16).view(np.float32)
+    return np.frombuffer(raw, element_type)
+
+
 class Buffers:
     """Allocated and filled, on the lane's stream.
 
@@ -155,6 +163,11 @@ class Buffers:
     def copy_of(self, tensor: TensorPlace) -> int:
         """Where the other result of a written tensor is."""
         return self._block.address + self._layout.copies[self.written.index(tensor)]
+
+    def contents(self, tensor: TensorPlace) -> npt.NDArray[Any]:
+        """The elements of a tensor of the first set, on the host; blocks. bfloat16, which numpy has not, as float32."""
+        (raw,) = self._gpu.read([(self.address(tensor), tensor.bytes)])
+        return on_host(raw, tensor.element_type)
 
     def keep_result(self) -> None:
         """Make what was written last the other result."""

@@ -3,14 +3,14 @@ elements with the definition, in float64 on the host."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from algosearch.backends.cpu.reference import conv_elements
-from algosearch.backends.cudnn.buffers import Buffers, TensorPlace
+from algosearch.backends.cudnn.buffers import Buffers, TensorPlace, on_host
 from algosearch.backends.cudnn.contents import Allowance
 from algosearch.backends.cudnn.gpu import Gpu, Verdict
 from algosearch.ops import ELEMENT_BYTES, ConvOp
@@ -50,7 +50,7 @@ def wrong(
     size = ELEMENT_BYTES[tensor.element_type]
     raw = gpu.read([(buffers.address(tensor) + place * size, size) for place in places])
     found = on_host(b"".join(raw), tensor.element_type).astype(np.float64)
-    right = _defined(gpu, buffers, op, places)
+    right = _defined(buffers, op, places)
     for place, value, expected in zip(places, found.tolist(), right.tolist(), strict=True):
         margin = allowance.absolute + allowance.relative * abs(expected)
         if not abs(value - expected) <= margin:  # so that NaN is wrong
@@ -58,19 +58,8 @@ def wrong(
     return None
 
 
-def on_host(raw: bytes, element_type: str) -> Array:
-    """Elements as numpy has them; bfloat16, which it has not, as float32."""
-    if element_type == "bfloat16":
-        return (np.frombuffer(raw, np.uint16).astype(np.uint32) << 16).view(np.float32)
-    return np.frombuffer(raw, element_type)
-
-
-def _defined(gpu: Gpu, buffers: Buffers, op: ConvOp, places: Sequence[int]) -> Array:
-    read = [each for each in buffers.tensors if not each.written]
-    raw = gpu.read([(buffers.address(each), each.bytes) for each in read])
-    tensors: Mapping[str, Array] = {
-        each.name: on_host(data, each.element_type) for each, data in zip(read, raw, strict=True)
-    }
+def _defined(buffers: Buffers, op: ConvOp, places: Sequence[int]) -> Array:
+    tensors = {each.name: buffers.contents(each) for each in buffers.tensors if not each.written}
     values, _ = conv_elements(op, tensors, np.array(places, np.intp), 0.0)
     return values
 

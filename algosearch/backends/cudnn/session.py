@@ -97,6 +97,11 @@ class CudnnSession:
         loaded = self._loaded.op.describe() if self._loaded else "nothing"
         return f"<CudnnSession {self.device.name}, {loaded} loaded, {len(self._plans)} plans>"
 
+    @property
+    def buffers(self) -> Buffers | None:
+        """What is loaded, to be looked at from the lane; None if nothing is."""
+        return None if self._loaded is None else self._loaded.buffers
+
     # -- the prepare side --------------------------------------------------------------------------------------------
 
     def enumerate(self, op: Op, width: int | None) -> Listing:
