@@ -174,7 +174,7 @@ class Library:
             raise CudnnUnusable(
                 f"{self.directory} holds cuDNN {self.version_text}, and 9.2 is the oldest that will do", _INSTALL
             )
-        directories = sorted({str(part.parent) for part in locate.loaded_parts().values()})
+        directories = sorted({str(file.parent) for file in locate.loaded_files()})
         if len(directories) > 1:
             raise CudnnUnusable(f"parts of cuDNN were loaded from {' and '.join(directories)}", _SEPARATE)
         status = self.long.cudnnGraphVersionCheck()
@@ -283,7 +283,7 @@ def find(path: str | None = None, environ: Mapping[str, str] | None = None) -> t
     """
     environ = os.environ if environ is None else environ
     wanted, source = (path, "given") if path else (cudnn_location(environ), "ALGOSEARCH_CUDNN")
-    loaded = locate.loaded_parts().get(locate.SHIM)
+    loaded = locate.loaded_shim()
     if wanted:
         shim = locate.shim_in(Path(wanted))
         if shim is None:

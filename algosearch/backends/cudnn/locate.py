@@ -22,27 +22,25 @@ _USUAL_ROOTS: Final = ("/usr/local/cuda", "/opt/cuda")
 _LIBRARY_FOLDERS: Final = ("lib64", "lib", "targets/x86_64-linux/lib", "targets/sbsa-linux/lib")
 
 
-def loaded_parts() -> dict[str, Path]:
-    """The parts of cuDNN 9 in this process by their names (`libcudnn_ops.so.9`), and the files that they are."""
+def loaded_files() -> list[Path]:
+    """The files of cuDNN 9 that are loaded in this process: the shim, parts, twice if there are two of one name."""
     try:
         maps = os.fsdecode(_MAPS.read_bytes())
     except OSError:
-        return {}
-    paths = (line.partition("/") for line in maps.splitlines() if "/libcudnn" in line)
-    parts: dict[str, Path] = {}
-    for _, slash, rest in paths:
-        path = Path(slash + rest)
-        match = _PART.fullmatch(path.name)
-        if match is not None:
-            parts.setdefault(match[1], path)
+        return []
+    paths = dict.fromkeys("/" + line.partition("/")[2] for line in maps.splitlines() if "/libcudnn" in line)
+    return [path for path in map(Path, paths) if _PART.fullmatch(path.name)]
 
-    return parts
+
+def loaded_shim() -> Path | None:
+    """The shim that is loaded in this process; None if there is none."""
+    return next((path for path in loaded_files() if _is_shim(path)), None)
 
 
 def shim_in(place: Path) -> Path | None:
     """The shim that a directory, or a path of the shim itself, stands for; None if there is none."""
     if place.is_file():
-        return place.absolute() if _PART.fullmatch(place.name) and "_" not in place.name else None
+        return place.absolute() if _is_shim(place) else None
     shim = place / SHIM
     return shim.absolute() if shim.is_file() else None
 
@@ -71,6 +69,10 @@ def companions(name: str, directory: Path, environ: Mapping[str, str]) -> list[P
         *_toolkits(environ),
     )
     return [place / name for place in places if (place / name).is_file()]
+
+
+def _is_shim(path: Path) -> bool:
+    return _PART.fullmatch(path.name) is not None and "_" not in path.name
 
 
 def _wheels() -> list[Path]:
