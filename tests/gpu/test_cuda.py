@@ -45,8 +45,8 @@ def test_random_elements_are_even_and_the_same_each_time(gpu: Gpu, element_type:
         assert found.tolist() == [-2, -1, 0, 1, 2]
         assert counts.min() > 0.9 * COUNT / 5
     else:
-        assert -2.0 <= values.min() < -1.99
-        assert 2.99 < values.max() <= 3.0
+        assert -2.0 <= values.min() < -1.98  # bfloat16 has steps of 0.016 there
+        assert 2.98 < values.max() <= 3.0
         assert abs(values.mean() - 0.5) < 0.02
         assert abs(np.corrcoef(values[:-1], values[1:])[0, 1]) < 0.02
         assert abs(np.corrcoef(values[:-64], values[64:])[0, 1]) < 0.02

@@ -21,14 +21,21 @@ _FEW_INT8: Final = 900
 
 # Half the spacing of neighbouring numbers, relative.
 _HALF: Final = 2.0**-11
-_ROUNDING: Final = {"float16": _HALF, "bfloat16": 2.0**-9, "float32": 2.0**-24, "float64": 2.0**-53, "int8": 0.0}
-_SUM_ROUNDING: Final = {**_ROUNDING, "int32": 0.0}
+_ROUNDING: Final = {
+    "float16": _HALF,
+    "bfloat16": 2.0**-9,
+    "float32": 2.0**-24,
+    "float64": 2.0**-53,
+    "int8": 0.0,
+    "int32": 0.0,
+}
 
 _MULTIPLIED: Final = 16.0
 """Roundings of a factor (to TF32; of a part of a sum, to float16) by which a result may be off, relative to what
 results are like: six standard deviations, for there are millions of elements, two and a half times over."""
-_SUMMED: Final = 8.0
-"""The same for roundings of the sum, each of the square root of their number."""
+_SUMMED: Final = {"float16": 8.0, "float32": 64.0, "float64": 64.0, "int32": 0.0}
+"""The same for roundings of the sum, each of the square root of their number, by what it is summed in. Of the wider
+types so much that engines pass that transform and have no note of it."""
 _TRANSFORMED: Final = 4.0
 """By which Winograd's and Fourier's transforms make all of it larger."""
 
@@ -85,7 +92,7 @@ def conv_allowance(op: ConvOp, notes: Collection[str]) -> Allowance:
     factor = _ROUNDING[op.input_type]
     if op.input_type == "float32" and {"tf32", "tensor_core", "down_converts"} & set(notes):
         factor = _HALF
-    roundings = _MULTIPLIED * factor + _SUMMED * _SUM_ROUNDING[op.accumulate_type] * sqrt(count)
+    roundings = _MULTIPLIED * factor + _SUMMED[op.accumulate_type] * _ROUNDING[op.accumulate_type] * sqrt(count)
     if {"winograd", "fft"} & set(notes):
         roundings *= _TRANSFORMED
     return Allowance(usual * roundings, 2 * _ROUNDING[op.output_type])

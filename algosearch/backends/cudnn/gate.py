@@ -67,11 +67,16 @@ class Gate:
     """How long to hold, learned as it goes along. Pure: no device, no clock."""
 
     def __init__(self) -> None:
+        self.rounds = 0
+        """That proved themselves."""
+        self.thrown_away = 0
+        """That did not."""
         self._queue_us = _START_US
         self._factor = 1.0
 
     def __repr__(self) -> str:
-        return f"<Gate {self._queue_us:.1f} µs a launch, × {self._factor:.2f}>"
+        learned = f"{self._queue_us:.1f} µs a launch, × {self._factor:.2f}"
+        return f"<Gate {learned}, {self.thrown_away} of {self.rounds + self.thrown_away} rounds thrown away>"
 
     def hold_us(self, bursts: Sequence[Burst]) -> float:
         """For a round of these: so that none of them is reached before it is queued whole."""
@@ -84,11 +89,13 @@ class Gate:
 
     def held(self, queued: int, took_us: float) -> None:
         """A round proved itself; to queue so many entries took the host so long."""
+        self.rounds += 1
         self._queue_us += _LEARN * (took_us / queued - self._queue_us)
         self._factor = max(1.0, self._factor * _RELAX)
 
     def opened_early(self) -> None:
         """A round did not prove itself."""
+        self.thrown_away += 1
         self._factor *= 2
 
 
