@@ -7,6 +7,7 @@ same library can build a plan from. The descriptors that carry it live only whil
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from ctypes import c_double, c_float
 from typing import Final, Literal
 
 import msgspec
@@ -55,6 +56,8 @@ class GraphTensor(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     bytes: int
     written: bool
     """True for a result."""
+    by_value: bool = False
+    """True for a number in host memory."""
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -79,7 +82,7 @@ class OperationGraph:
         operation: makes the operation's descriptor, finalised.
         float32: whether tensor cores would round what is multiplied to TF32.
         alignment_bytes: what the address of every tensor is a multiple of.
-        constants: addresses of by-value tensors, by uid; what is there must live as long as the plans.
+        constants: what is given by value, by uid.
 
     Raises:
         CudnnError: the library refuses it; with fault "candidate", it can do nothing of this kind.
@@ -93,7 +96,7 @@ class OperationGraph:
         *,
         float32: bool,
         alignment_bytes: int,
-        constants: Mapping[int, int] | None = None,
+        constants: Mapping[int, c_float | c_double] | None = None,
     ) -> None:
         self.handle = handle
         self.tensors = tensors
@@ -222,9 +225,11 @@ def tensor_descriptor(descriptors: Descriptors, tensor: GraphTensor, alignment_b
     Raises:
         CudnnError: the library refuses it.
     """
+    described = descriptors.new(DescriptorKind.TENSOR)
+    if tensor.by_value:
+        described.set(Attribute.TENSOR_IS_BY_VALUE, True)
     return (
-        descriptors.new(DescriptorKind.TENSOR)
-        .set(Attribute.TENSOR_DATA_TYPE, DATA_TYPES[tensor.element_type])
+        described.set(Attribute.TENSOR_DATA_TYPE, DATA_TYPES[tensor.element_type])
         .set(Attribute.TENSOR_DIMENSIONS, *tensor.shape)
         .set(Attribute.TENSOR_STRIDES, *tensor.strides)
         .set(Attribute.TENSOR_UNIQUE_ID, tensor.uid)

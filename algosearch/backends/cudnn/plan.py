@@ -1,4 +1,4 @@
-"""`Plan`: an engine configuration made runnable, and `VariantPack`: the addresses that it runs on.
+"""`Plan`: an engine configuration made runnable, and `VariantPack`: the same bound to addresses.
 
 Everything that a launch needs is put together beforehand, so that a launch is one call of C: `pack.launch`. A plan runs
 in one thread at a time, whichever that is, through the handle that the pack was made with.
@@ -7,76 +7,69 @@ in one thread at a time, whichever that is, through the handle that the pack was
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from ctypes import addressof, c_double, c_float
 from functools import partial
 from typing import NoReturn
 
 from algosearch.backends.cudnn.descriptor import Descriptors
 from algosearch.backends.cudnn.enums import Attribute, DescriptorKind
 from algosearch.backends.cudnn.handle import Handle
+from algosearch.backends.cudnn.library import Library
 
 
 class VariantPack:
-    """Made by `Plan.variant_pack`. Its status codes are `algosearch.backends.cudnn.status`'s; 0 is success.
+    """A plan bound to addresses. Made by a plan's `variant_pack`. Its statuses are those of
+    `algosearch.backends.cudnn.status`; 0 is success.
 
-    Attributes:
-        launch: executes the plan, keeping the interpreter's lock: the inside of a timed burst.
-        launch_long: the same, giving the lock up: a first launch, which may load code for a second.
+    Args:
+        function: the name of the function that executes it, declared in both views.
+        arguments: all that the function takes.
+        owned: the descriptors that go with it.
     """
 
-    def __init__(self, plan: Plan, handle: Handle, pointers: Mapping[int, int], workspace: int) -> None:
-        self._descriptors = Descriptors(handle.library)
-        try:
-            pack = self._descriptors.new(DescriptorKind.VARIANT_PACK)
-            pack.set(Attribute.VARIANT_PACK_UNIQUE_IDS, *pointers)
-            pack.set(Attribute.VARIANT_PACK_DATA_POINTERS, *pointers.values())
-            pack.set(Attribute.VARIANT_PACK_WORKSPACE, workspace)
-            pack.finalize()
-        except BaseException:
-            self._descriptors.destroy()
-            raise
-        arguments = handle.pointer, plan.descriptor.pointer, pack.pointer
-        self.launch: Callable[[], int] = partial(handle.library.short.cudnnBackendExecute, *arguments)
-        self.launch_long: Callable[[], int] = partial(handle.library.long.cudnnBackendExecute, *arguments)
+    def __init__(self, library: Library, function: str, arguments: tuple[object, ...], owned: Descriptors) -> None:
+        self._owned = owned
+        self.launch: Callable[[], int] = partial(getattr(library.short, function), *arguments)
+        """Executes it, keeping the interpreter's lock: the inside of a timed burst."""
+        self.launch_long: Callable[[], int] = partial(getattr(library.long, function), *arguments)
+        """The same, giving the lock up: a first launch, which may load code for a second."""
 
     def destroy(self) -> None:
         """Give it back; it launches nothing any more. Harmless if done twice."""
         self.launch = self.launch_long = _launch_destroyed
-        self._descriptors.destroy()
+        self._owned.destroy()
 
 
-class Plan:
-    """A finalised execution plan. Made by `OperationGraph.build`, which hands over the descriptors.
+class Runnable:
+    """What can be bound to addresses and executed, whichever API it comes from.
 
     Args:
         handle: that of the thread that built it.
-        descriptors: what goes with the plan.
-        constants: addresses that every pack has, because no caller chooses them.
+        owned: the descriptors that go with it.
     """
 
-    def __init__(self, handle: Handle, descriptors: Descriptors, constants: Mapping[int, int] | None = None) -> None:
-        self._handle = handle
-        self._descriptors = descriptors
-        self._constants = dict(constants or {})
-        self._packs: list[VariantPack] = []
-        self.descriptor = descriptors.newest(DescriptorKind.EXECUTION_PLAN)
-        self.workspace_bytes = self.descriptor.number(Attribute.EXECUTION_PLAN_WORKSPACE_SIZE)
-        """Temporary device memory that a run needs."""
+    workspace_bytes: int
+    """Temporary device memory that a run needs."""
+    reserve_bytes: int = 0
+    """Of the tensor `reserve` that a fused batch norm's forward pass writes for its backward pass."""
 
-    def __repr__(self) -> str:
-        return f"<Plan {self.descriptor!r}, {self.workspace_bytes} bytes of workspace, {len(self._packs)} packs>"
+    def __init__(self, handle: Handle, owned: Descriptors) -> None:
+        self._handle = handle
+        self._owned = owned
+        self._packs: list[VariantPack] = []
 
     def variant_pack(self, pointers: Mapping[int, int], workspace: int, *, handle: Handle | None = None) -> VariantPack:
         """The plan bound to addresses.
 
         Args:
-            pointers: the device address of every tensor of the graph, by its uid.
+            pointers: the device address of every tensor, by its uid.
             workspace: the device address of `workspace_bytes` bytes; 0 if none are needed.
             handle: of the thread that will launch it, whose stream it will run on; left out, the one it was built with.
 
         Raises:
             CudnnError: the library refuses them.
         """
-        pack = VariantPack(self, handle or self._handle, {**pointers, **self._constants}, workspace)
+        pack = self._bind(handle or self._handle, pointers, workspace)
         self._packs.append(pack)
         return pack
 
@@ -93,7 +86,45 @@ class Plan:
         recorded from it (a CUDA graph) may run afterwards. Harmless if done twice."""
         while self._packs:
             self._packs.pop().destroy()
-        self._descriptors.destroy()
+        self._owned.destroy()
+
+    def _bind(self, handle: Handle, pointers: Mapping[int, int], workspace: int) -> VariantPack:
+        raise NotImplementedError
+
+
+class Plan(Runnable):
+    """A finalised execution plan. Made by `OperationGraph.build`, which hands over the descriptors.
+
+    Args:
+        constants: what of the graph is given by value, by uid: numbers in host memory, which live as long as the plan.
+            A caller's own address for such a uid goes before.
+    """
+
+    def __init__(
+        self, handle: Handle, owned: Descriptors, constants: Mapping[int, c_float | c_double] | None = None
+    ) -> None:
+        super().__init__(handle, owned)
+        self._constants = dict(constants or {})
+        self.descriptor = owned.newest(DescriptorKind.EXECUTION_PLAN)
+        self.workspace_bytes = self.descriptor.number(Attribute.EXECUTION_PLAN_WORKSPACE_SIZE)
+
+    def __repr__(self) -> str:
+        return f"<Plan {self.descriptor!r}, {self.workspace_bytes} bytes of workspace, {len(self._packs)} packs>"
+
+    def _bind(self, handle: Handle, pointers: Mapping[int, int], workspace: int) -> VariantPack:
+        bound = {**{uid: addressof(value) for uid, value in self._constants.items()}, **pointers}
+        owned = Descriptors(handle.library)
+        try:
+            pack = owned.new(DescriptorKind.VARIANT_PACK)
+            pack.set(Attribute.VARIANT_PACK_UNIQUE_IDS, *bound)
+            pack.set(Attribute.VARIANT_PACK_DATA_POINTERS, *bound.values())
+            pack.set(Attribute.VARIANT_PACK_WORKSPACE, workspace)
+            pack.finalize()
+        except BaseException:
+            owned.destroy()
+            raise
+        arguments = handle.pointer, self.descriptor.pointer, pack.pointer
+        return VariantPack(handle.library, "cudnnBackendExecute", arguments, owned)
 
 
 def _launch_destroyed() -> NoReturn:
