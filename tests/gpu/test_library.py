@@ -11,13 +11,15 @@ from typing import Final
 
 import pytest
 
-from algosearch.backends.cudnn.candidates import engine_of, listing
+from algosearch.backends.cudnn.candidates import engine_of, listing, norm_listing
 from algosearch.backends.cudnn.convolution import ConvolutionGraph
 from algosearch.backends.cudnn.handle import Handle
+from algosearch.backends.cudnn.legacy_norm import LegacyNorm
 from algosearch.backends.cudnn.library import Library
+from algosearch.backends.cudnn.norm_graph import NormGraph
 from algosearch.backends.cudnn.plan import Plan
 from algosearch.compiler import ReadOptions, read_model
-from algosearch.ops import ConvOp, canonical
+from algosearch.ops import BatchNormOp, ConvOp, canonical
 
 R50: Final = ReadOptions(batch=64, training=True, data_type="float16", layout="channels_last")
 
@@ -27,6 +29,12 @@ def handle() -> Iterator[Handle]:
     handle = Handle(Library.load())
     yield handle
     handle.destroy()
+
+
+@pytest.fixture(scope="module")
+def norms() -> list[BatchNormOp]:
+    nodes = read_model("resnet50", R50).nodes
+    return list(dict.fromkeys(canonical(node.op) for node in nodes if isinstance(node.op, BatchNormOp)))
 
 
 @pytest.fixture(scope="module")
@@ -74,3 +82,25 @@ def test_listing_a_network_takes_a_moment(handle: Handle, ops: list[ConvOp]) -> 
         took_s.append(perf_counter() - start)
 
     assert took_s[1] < 0.5, f"{took_s[0]:.3f} s, then {took_s[1]:.3f} s"
+
+
+def test_every_batch_norm_has_both_ways_and_engines(handle: Handle, norms: list[BatchNormOp]) -> None:
+    assert norms
+    for op in norms:
+        graph = NormGraph(handle, op)
+        names = [candidate.algorithm for candidate in norm_listing(LegacyNorm(handle, op), graph, 1).candidates]
+        graph.destroy()
+        assert {"cudnn/legacy:spatial_persistent", "cudnn/legacy:spatial"} <= set(names), f"{op.describe()}: {names}"
+        assert len(names) > 2, f"{op.describe()}: no engine of the graph API"
+
+
+def test_an_engine_for_batch_norm_is_built_again_from_its_name(handle: Handle, norms: list[BatchNormOp]) -> None:
+    for phase in ("training_forward", "backward"):
+        op = next(op for op in norms if op.phase == phase)
+        graph = NormGraph(handle, op)
+        config = graph.heuristics("a", 1)[0]
+        plan = graph.build(config.engine, config.knobs)
+        assert isinstance(plan, Plan), plan
+        assert plan.workspace_bytes == config.workspace_bytes
+        plan.destroy()
+        graph.destroy()

@@ -7,11 +7,15 @@ from typing import Final
 
 from algosearch.backends.cudnn import notes
 from algosearch.backends.cudnn.graph import EngineConfig, Knobs, Mode, OperationGraph
+from algosearch.backends.cudnn.legacy_norm import MODES, LegacyNorm
+from algosearch.backends.cudnn.legacy_norm import Mode as LegacyMode
+from algosearch.backends.cudnn.norm_graph import NormGraph
 from algosearch.ops import ConvOp
 from algosearch.records import Algorithm, Candidate, InvalidAlgorithm, Listing
 
 BACKEND: Final = "cudnn"
 GRAPH: Final = "graph"
+LEGACY: Final = "legacy"
 
 _PLAIN_WIDTH: Final = 10
 """On plain ops the best of these is within 0.6 % of the best of all."""
@@ -19,6 +23,9 @@ _ORDER: Final[tuple[Mode, ...]] = ("instant", "fallback", "b")
 """INSTANT lists what A does, at a third of the cost: the same list in each of 68 ops of ResNet-50 (9.19, 9.28) and 57
 others of all kinds (9.28), so that A is not asked. FALLBACK's engines are slow but go everywhere. B adds up to twenty
 knob choices for engines that INSTANT has named."""
+
+_NORM_GRAPHS: Final = 2
+"""Of the graph API's batch norm, for tensors in channels-last order: they differ by a tenth among themselves."""
 
 
 def listing(graph: OperationGraph, op: ConvOp, width: int | None) -> Listing:
@@ -51,6 +58,37 @@ def listing(graph: OperationGraph, op: ConvOp, width: int | None) -> Listing:
         ),
         complete=complete,
         look_at=_PLAIN_WIDTH if plain else None,
+    )
+
+
+def norm_listing(legacy: LegacyNorm, graph: NormGraph | None, width: int | None) -> Listing:
+    """The candidates of a batch norm: the legacy API's modes, then engines of the graph API. Those are compiled when
+    they are built, up to a second each, and differ little: so only few, where they can win, unless all are asked for.
+
+    Args:
+        legacy: the op, as the legacy API knows it.
+        graph: the same as a graph, if there is such a one.
+        width: as in `listing`.
+
+    Raises:
+        CudnnError: the library cannot be asked.
+    """
+    modes = legacy.candidates()
+    few = _NORM_GRAPHS if legacy.op.layout == "channels_last" else 0
+    configs = [] if graph is None else graph.heuristics("a")
+    count = len(configs) if width is None else max(few, width - len(modes))
+    complete = count >= len(configs)
+    described = [
+        *((str(legacy_algorithm(each.mode)), each.workspace_bytes, each.notes) for each in modes),
+        *((_name_of(each.engine, each.knobs), each.workspace_bytes, each.notes) for each in configs[:count]),
+    ]
+    return Listing(
+        candidates=tuple(
+            Candidate(algorithm=name, rank=rank, workspace_bytes=workspace_bytes, notes=words)
+            for rank, (name, workspace_bytes, words) in enumerate(described)
+        ),
+        complete=complete,
+        look_at=None if complete else max(1, len(modes) + few),
     )
 
 
@@ -93,6 +131,21 @@ def engine_of(algorithm: str) -> tuple[int, Knobs]:
     if (parsed.backend, parsed.source, parsed.math) != (BACKEND, GRAPH, "") or not all(map(_is_number, numbers)):
         raise InvalidAlgorithm("name", algorithm, f"must look like {BACKEND}/{GRAPH}:63?2=1")
     return int(parsed.engine), tuple(sorted((int(name), value) for name, value in parsed.knobs))
+
+
+def legacy_algorithm(mode: LegacyMode) -> Algorithm:
+    """The name of a mode of the legacy batch norm."""
+    return Algorithm(backend=BACKEND, source=LEGACY, engine=mode)
+
+
+def legacy_mode_of(algorithm: str) -> LegacyMode | None:
+    """The mode that a name of `legacy_algorithm` stands for; None if it is another algorithm's.
+
+    Raises:
+        InvalidAlgorithm: it is no algorithm's name at all.
+    """
+    parsed = Algorithm.parse(algorithm)
+    return next((mode for mode in MODES if legacy_algorithm(mode) == parsed), None)
 
 
 def _is_number(word: str) -> bool:

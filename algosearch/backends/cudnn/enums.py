@@ -80,6 +80,22 @@ class NormPhase(IntEnum):
     TRAINING = 1
 
 
+class LegacyMode(IntEnum):
+    """`cudnnBatchNormMode_t` of `cudnn_ops.h` (9.28.0), deprecated there with all that takes it."""
+
+    PER_ACTIVATION = 0
+    SPATIAL = 1
+    SPATIAL_PERSISTENT = 2
+
+
+class LegacyOps(IntEnum):
+    """`cudnnBatchNormOps_t`, likewise."""
+
+    BN = 0
+    BN_ACTIVATION = 1
+    BN_ADD_ACTIVATION = 2
+
+
 class DescriptorKind(IntEnum):
     """`CUDNN_BACKEND_*_DESCRIPTOR`."""
 

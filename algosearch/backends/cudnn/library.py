@@ -161,13 +161,15 @@ class Library:
         words = " ".join(text.value.decode(errors="replace").split())
         return CudnnError(call, status, f"{name} ({status})" + (f": {words}" if words else ""))
 
-    def function(self, name: str, arguments: tuple[object, ...], *, long: bool) -> ctypes._NamedFuncPointer | None:
-        """A function that not every version has, with its arguments declared; None if this one lacks it."""
-        view = self.long if long else self.short
+    def has(self, name: str, arguments: tuple[object, ...]) -> bool:
+        """Whether this version has a function that not every version has. It is then declared in both views, as one
+        that returns a status."""
         try:
-            return _declare(view, name, c_int, arguments)
+            for view in (self.long, self.short):
+                _declare(view, name, c_int, arguments)
         except AttributeError:
-            return None
+            return False
+        return True
 
     def _check(self) -> None:
         if self.version < OLDEST_VERSION:
@@ -269,10 +271,9 @@ def version_text(version: int, *, cuda: bool = False) -> str:
     return f"{major}.{rest // 100}.{rest % 100}"
 
 
-def _declare(view: CDLL, name: str, result: object, arguments: tuple[object, ...]) -> ctypes._NamedFuncPointer:
+def _declare(view: CDLL, name: str, result: object, arguments: tuple[object, ...]) -> None:
     function = getattr(view, name)
     function.restype, function.argtypes = result, arguments
-    return function  # type: ignore[no-any-return]
 
 
 def find(path: str | None = None, environ: Mapping[str, str] | None = None) -> tuple[Path, str]:

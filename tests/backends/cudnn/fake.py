@@ -22,7 +22,7 @@ from algosearch.backends.cudnn.enums import BehaviorNote, HeuristicMode, Numeric
 from algosearch.backends.cudnn.library import Library
 
 HERE: Final = Path(__file__).parent
-SOURCES: Final = ("fake_cudnn.c", "fake_values.c", "fake_convolution.c", "fake_norm.c")
+SOURCES: Final = ("fake_cudnn.c", "fake_hooks.c", "fake_values.c", "fake_convolution.c", "fake_norm.c", "fake_legacy.c")
 FLAGS: Final = (
     "-std=gnu11",
     "-O1",
@@ -65,7 +65,7 @@ def compiler() -> str:
 def compiled(target: Path, *arguments: str, sources: Sequence[str] = SOURCES) -> Path:
     """A shared library made of C files of this folder."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    command = [compiler(), *FLAGS, *arguments, "-o", str(target), *sources, "-ldl"]
+    command = [compiler(), *FLAGS, *arguments, "-o", str(target), *sources, "-ldl", "-lm"]
     ended = subprocess.run(command, cwd=HERE, capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 0, ended.stderr
     return target
@@ -116,7 +116,8 @@ class FakeCudnn:
         """Let a call answer `status`, the next `times` times (-1: from now on), if it is about `what` (-1: anything).
 
         Calls: `create` and `finalize` (a descriptor's kind), `set` and `get` (an attribute), `heuristics` (a mode),
-        `build` and `execute` (an engine), `create_handle`, `stream`, `version`.
+        `build` and `execute` (an engine), `create_handle`, `stream`, `version`; of the legacy API `legacy` (a tensor's
+        data type), `mode` and `execute` (a mode).
         """
         self._hooks.fake_script(call.encode(), what, status, times)
 

@@ -7,10 +7,10 @@
  * Compiled with -DSHIM=version, it is a libcudnn.so.9 of that version, which has parts and checks that they are its own.
  */
 #include "fake_cudnn.h"
+#include "fake_rules.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,132 +21,22 @@
 #ifndef CUDART
 #define CUDART 12090
 #endif
-#define EXPORT __attribute__((visibility("default")))
 
-enum { HANDLE_TYPE = 0, BOOLEAN = 2, INT64 = 3, FLOAT_TYPE = 4, DOUBLE_TYPE = 5, POINTER = 6, DESCRIPTOR = 15, INT32_TYPE = 23 };
-enum { ENGINE = 2, CONFIG = 3, HEURISTICS = 4, PLAN = 5, CHOICE = 7, GRAPH = 15, PACK = 16, TENSOR = 17 };
-enum { MOST_ENGINES = 64, MOST_CONFIGS = 512, MOST_KNOBS = 80, MOST_SCRIPTS = 32, MOST_NOTES = 24 };
 
-/* -- what there is: descriptors and their attributes ------------------------------------------------------------- */
-
-struct rule { int kind, name, type, most, required; };
-#define OPERATION(kind, alpha, a, b, c) \
-    {kind, alpha, FLOAT_TYPE, 1, 1}, {kind, alpha + 1, FLOAT_TYPE, 1, 1}, {kind, alpha + 2, DESCRIPTOR, 1, 1}, \
-    {kind, a, DESCRIPTOR, 1, 1}, {kind, b, DESCRIPTOR, 1, 1}, {kind, c, DESCRIPTOR, 1, 1}
-static const struct rule rules[] = {
-    {1, 100, 1, 1, 1}, {1, 101, 7, 1, 1}, {1, 102, INT64, 8, 1}, {1, 103, INT64, 8, 1}, {1, 104, INT64, 8, 1},
-    {1, 105, INT64, 8, 1}, {1, 106, INT64, 1, 1},
-    {ENGINE, 1300, DESCRIPTOR, 1, 1}, {ENGINE, 1301, INT64, 1, 1},
-    {CONFIG, 300, DESCRIPTOR, 1, 1}, {CONFIG, 302, DESCRIPTOR, MOST_KNOBS, 0},
-    {HEURISTICS, 200, 8, 1, 1}, {HEURISTICS, 201, DESCRIPTOR, 1, 1},
-    {PLAN, 400, HANDLE_TYPE, 1, 1}, {PLAN, 401, DESCRIPTOR, 1, 1},
-    {CHOICE, 600, 9, 1, 1}, {CHOICE, 601, INT64, 1, 1},
-    OPERATION(10, 700, 703, 704, 705), OPERATION(12, 706, 709, 710, 711), OPERATION(11, 712, 715, 716, 717),
-    {GRAPH, 800, HANDLE_TYPE, 1, 1}, {GRAPH, 801, DESCRIPTOR, 8, 1},
-    {TENSOR, 900, INT64, 1, 1}, {TENSOR, 901, 1, 1, 1}, {TENSOR, 902, INT64, 8, 1}, {TENSOR, 903, INT64, 8, 1},
-    {TENSOR, 906, INT64, 1, 1}, {TENSOR, 908, BOOLEAN, 1, 0},
-    {PACK, 1000, INT64, 64, 1}, {PACK, 1001, POINTER, 64, 1}, {PACK, 1003, POINTER, 1, 0},
-    {29, 2000, 27, 1, 1}, {29, 2001, 28, 1, 1}, {29, 2002, DESCRIPTOR, 1, 1}, {29, 2003, DESCRIPTOR, 1, 1},
-    {29, 2004, DESCRIPTOR, 1, 1}, {29, 2005, DESCRIPTOR, 1, 1}, {29, 2006, DESCRIPTOR, 1, 1}, {29, 2007, DESCRIPTOR, 1, 0},
-    {29, 2008, DESCRIPTOR, 1, 0}, {29, 2009, DESCRIPTOR, 1, 0}, {29, 2010, DESCRIPTOR, 1, 0}, {29, 2011, DESCRIPTOR, 1, 0},
-    {29, 2012, DESCRIPTOR, 1, 0}, {29, 2013, DESCRIPTOR, 1, 1},
-    {30, 2100, 27, 1, 1}, {30, 2101, DESCRIPTOR, 1, 1}, {30, 2102, DESCRIPTOR, 1, 1}, {30, 2103, DESCRIPTOR, 1, 1},
-    {30, 2104, DESCRIPTOR, 1, 1}, {30, 2105, DESCRIPTOR, 1, 1}, {30, 2106, DESCRIPTOR, 1, 0}, {30, 2107, DESCRIPTOR, 1, 1},
-    {30, 2108, DESCRIPTOR, 1, 1}, {30, 2109, DESCRIPTOR, 1, 1},
-};
-enum { RULES = sizeof rules / sizeof *rules };
-
-struct engine { int index, behaviour, numerical_notes, behavior_notes, numerical[MOST_NOTES], behavior[MOST_NOTES]; };
-struct config { int mode, engine, knobs, type[MOST_KNOBS]; int64_t value[MOST_KNOBS], workspace; };
-struct script { char call[32]; int64_t what; int status, times; };
-
-static struct engine engines[MOST_ENGINES];
-static struct config configs[MOST_CONFIGS];
-static struct script scripts[MOST_SCRIPTS];
-static int engine_count, config_count, script_count, live;
-static char *journal;
-static size_t journal_size, journal_room;
-static int (*gil_held)(void);
+static int live;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static __thread char last_error[512];
 
 /* What callers hold: stays in memory when destroyed, so that a second use is noticed and not undefined. */
 struct box { uint32_t magic; struct descriptor *held; };
 struct handle { uint32_t magic; void *stream; };
 enum { GOOD_BOX = 0xb0c5, GOOD_HANDLE = 0x4a4d1e };
 
-/* -- hooks for tests --------------------------------------------------------------------------------------------- */
-
-void note_call(const char *format, ...) {
-    char line[4096];
-    va_list arguments;
-    va_start(arguments, format);
-    int length = vsnprintf(line, sizeof line - 2, format, arguments);
-    va_end(arguments);
-    if (length > (int)sizeof line - 3) length = (int)sizeof line - 3;
-    if (journal_size + (size_t)length + 4 > journal_room) journal = realloc(journal, journal_room = 2 * journal_room + 8192);
-    journal_size += (size_t)sprintf(journal + journal_size, "%s%.*s\n", !gil_held ? "" : gil_held() ? "+" : "-", length, line);
-}
-
-int fail(int status, const char *format, ...) {
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(last_error, sizeof last_error, format, arguments);
-    va_end(arguments);
-    return status;
-}
-
-int scripted(const char *call, int64_t what) {
-    for (int place = 0; place < script_count; place++) {
-        struct script *script = &scripts[place];
-        if (strcmp(script->call, call) || !script->times || (script->what != -1 && script->what != what)) continue;
-        if (script->times > 0) script->times--;
-        return script->status ? fail(script->status, "scripted: %s %lld", call, (long long)what) : 0;
-    }
-    return 0;
-}
-
-EXPORT void fake_script(const char *call, int64_t what, int status, int times) {
-    if (script_count == MOST_SCRIPTS) abort();
-    struct script *script = &scripts[script_count++];
-    snprintf(script->call, sizeof script->call, "%s", call);
-    script->what = what, script->status = status, script->times = times;
-}
-
-EXPORT void fake_engine(int index, int behaviour, int n, const int *numerical, int m, const int *behavior) {
-    if (engine_count == MOST_ENGINES || n > MOST_NOTES || m > MOST_NOTES) abort();
-    struct engine *engine = &engines[engine_count++];
-    engine->index = index, engine->behaviour = behaviour, engine->numerical_notes = n, engine->behavior_notes = m;
-    memcpy(engine->numerical, numerical, (size_t)n * sizeof *numerical);
-    memcpy(engine->behavior, behavior, (size_t)m * sizeof *behavior);
-}
-
-EXPORT void fake_config(int mode, int engine, int knobs, const int *type, const int64_t *value, int64_t workspace) {
-    if (config_count == MOST_CONFIGS || knobs > MOST_KNOBS) abort();
-    struct config *config = &configs[config_count++];
-    config->mode = mode, config->engine = engine, config->knobs = knobs, config->workspace = workspace;
-    memcpy(config->type, type, (size_t)knobs * sizeof *type);
-    memcpy(config->value, value, (size_t)knobs * sizeof *value);
-}
-
-EXPORT void fake_forget_engines(void) { engine_count = config_count = 0; }
-EXPORT void fake_forget_journal(void) { journal_size = 0; if (journal) *journal = 0; }
-EXPORT const char *fake_journal(void) { return journal ? journal : ""; }
 EXPORT int fake_live(void) { return live; }
-EXPORT void fake_watch_gil(int (*check)(void)) { gil_held = check; }
 
-EXPORT __attribute__((constructor)) void fake_reset(void) {
-    static const int two_knobs[] = {2, 13}, tensor_core[] = {0}, reduced[] = {2, 4}, compiled[] = {0}, strict[] = {9};
-    fake_forget_engines(), fake_forget_journal();
-    script_count = 0, gil_held = NULL;
-    fake_engine(1, ALRIGHT, 1, tensor_core, 0, NULL);
-    fake_engine(5, ALRIGHT, 2, reduced, 1, compiled);
-    fake_engine(0, ALRIGHT, 1, strict, 0, NULL);
-    fake_config(0, 1, 2, two_knobs, (int64_t[]){1, 0}, 4096);
-    fake_config(0, 1, 2, two_knobs, (int64_t[]){2, 1}, 0);
-    fake_config(0, 5, 0, NULL, NULL, 1024);
-    fake_config(1, 1, 2, two_knobs, (int64_t[]){3, 0}, 64);
-    fake_config(2, 0, 0, NULL, NULL, 0);
+void count_live(int change) {
+    pthread_mutex_lock(&lock);
+    live += change;
+    pthread_mutex_unlock(&lock);
 }
 
 /* -- objects ----------------------------------------------------------------------------------------------------- */
@@ -194,17 +84,13 @@ static int64_t integer_of(const struct descriptor *descriptor, int name) {
     return attribute_of(descriptor, name)->value.integer[0];
 }
 
-static const struct engine *engine_of(const struct descriptor *engine) {
-    for (int place = 0; place < engine_count; place++)
-        if (engines[place].index == integer_of(engine, 1301)) return &engines[place];
-    return NULL;
-}
+static const struct engine *engine_of(const struct descriptor *engine) { return engine_at(integer_of(engine, 1301)); }
 
 static const struct config *config_of(const struct descriptor *config) {
     struct attribute *choices = attribute_of(config, 302);
     int64_t engine = integer_of(attribute_of(config, 300)->value.descriptor[0], 1301), count = choices ? choices->count : 0;
-    for (int place = 0; place < config_count; place++) {
-        const struct config *listed = &configs[place];
+    const struct config *listed;
+    for (int place = 0; (listed = config_at(place)); place++) {
         int equal = listed->engine == engine && listed->knobs == count;
         for (int64_t knob = 0; equal && knob < count; knob++) {
             int found = 0;
@@ -323,12 +209,13 @@ static int fill(struct descriptor *target, const struct descriptor *heuristics, 
 
 static int get_results(const struct descriptor *heuristics, int64_t room, int64_t *count, void **array) {
     int64_t found = 0, mode = integer_of(heuristics, 200);
-    for (int place = 0; place < config_count; place++) {
-        if (configs[place].mode != (mode == 3 ? 0 : mode)) continue; /* A is what INSTANT is */
+    const struct config *listed;
+    for (int place = 0; (listed = config_at(place)); place++) {
+        if (listed->mode != (mode == 3 ? 0 : mode)) continue; /* A is what INSTANT is */
         if (found < room) {
             struct descriptor *target = held(array[found]);
             if (!target || target->kind != CONFIG || target->finalized) return fail(2012, "no fresh engine configuration");
-            fill(target, heuristics, &configs[place]);
+            fill(target, heuristics, listed);
         }
         found++;
     }
@@ -392,7 +279,7 @@ static int check_addresses(const struct descriptor *operation, const struct desc
         const struct descriptor *described = attribute->value.descriptor[0];
         struct tensor tensor = tensor_of(described, pack);
         if (!tensor.data) return fail(2000, "tensor %lld has no address", (long long)integer_of(described, 906));
-        if ((uintptr_t)tensor.data % (uintptr_t)integer_of(described, 900)) return fail(2003, "misaligned");
+        if ((uintptr_t)tensor.data % (uintptr_t)integer_of(described, 900) && !attribute_of(described, 908)) return fail(2003, "misaligned");
     }
     return 0;
 }
@@ -420,10 +307,6 @@ EXPORT size_t cudnnGetVersion(void) { return SHIM; }
 EXPORT size_t cudnnGetCudartVersion(void) { return CUDART; }
 EXPORT const char *cudnnGetErrorString(int status) { return status / 1000 == 3 ? "FAKE_NOT_SUPPORTED" : status ? "FAKE_FAILURE" : "FAKE_SUCCESS"; }
 
-EXPORT void cudnnGetLastErrorString(char *message, size_t room) {
-    snprintf(message, room, "%s", last_error);
-    *last_error = 0;
-}
 
 EXPORT int cudnnGraphVersionCheck(void) {
 #ifdef PARTS

@@ -271,8 +271,8 @@ def test_files_are_known_whatever_their_version_is_called(monkeypatch: pytest.Mo
 
 
 def test_functions_that_a_version_lacks(fake: FakeCudnn) -> None:
-    assert fake.library.function("cudnnNoSuchThing", (), long=False) is None
-    assert fake.library.function("cudnnGetVersion", (), long=True) is not None
+    assert not fake.library.has("cudnnNoSuchThing", ())
+    assert fake.library.has("cudnnGetVersion", ())
 
 
 def _find_with(tmp_path: Path, *, wheels: list[Path], **environ: str) -> tuple[Path, str]:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from time import perf_counter
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,35 +18,26 @@ from algosearch.backends.cudnn.status import suspects_context
 from algosearch.ops import ConvOp, canonical
 from tests.backends import reference
 from tests.backends.cudnn.fake import BEYOND, BEYOND_WORKSPACE, WRONG, FakeCudnn
+from tests.backends.cudnn.memory import Memory, aligned
 from tests.strategies import conv_ops
 
-Row = npt.NDArray[Any]
 SMALL = ConvOp(input_shape=(2, 4, 6, 6), filter_shape=(8, 4, 3, 3), padding_low=(1, 1))
-NUMPY_TYPES = {"float16": "f2", "bfloat16": "u2", "float32": "f4", "float64": "f8", "int8": "i1"}
 
 
 class Running:
     """A plan of an op with memory of this process for its tensors."""
 
     def __init__(self, handle: Handle, op: ConvOp, engine: int = 5) -> None:
-        self.op = op
         self.graph = ConvolutionGraph(handle, op)
         plan = self.graph.build(engine, ())
         assert isinstance(plan, Plan)
         self.plan = plan
-        self.memory = {tensor.name: aligned(tensor.bytes) for tensor in self.graph.tensors}
+        self.memory = Memory(self.graph.tensors)
         self.workspace = aligned(plan.workspace_bytes + 1)
-        self.pointers = {tensor.uid: self.memory[tensor.name].ctypes.data for tensor in self.graph.tensors}
 
-    def row(self, name: str) -> Row:
-        """A tensor as its own type says."""
-        (element_type,) = (tensor.element_type for tensor in self.graph.tensors if tensor.name == name)
-        return self.memory[name].view(NUMPY_TYPES[element_type])
-
-    def values(self, name: str) -> Row:
-        """A tensor as numbers that numpy knows."""
-        (tensor,) = (tensor for tensor in self.graph.tensors if tensor.name == name)
-        return from_bfloat16(self.row(name)) if tensor.element_type == "bfloat16" else self.row(name)
+    @property
+    def pointers(self) -> dict[int, int]:
+        return self.memory.pointers
 
     def destroy(self) -> None:
         self.plan.destroy()
@@ -77,14 +66,14 @@ def test_what_runs_is_the_convolution(fake_session: FakeCudnn, op: ConvOp, seed:
     handle = Handle(fake_session.library)
     running = Running(handle, op)
     dice = np.random.default_rng(seed)
-    for tensor in running.graph.tensors:
-        numbers = dice.integers(-3, 4, running.row(tensor.name).size).astype("f4")
-        running.row(tensor.name)[:] = to_bfloat16(numbers) if tensor.element_type == "bfloat16" else numbers
-    operands = {tensor.name: running.values(tensor.name).copy() for tensor in running.graph.tensors}
+    memory = running.memory
+    for name in memory.tensors:
+        memory.fill(name, dice.integers(-3, 4, memory.size(name)))
+    operands = {name: memory.values(name) for name in memory.tensors}
     pack = running.plan.variant_pack(running.pointers, running.workspace.ctypes.data)
     assert running.plan.execute_long(pack) == 0
     (written,) = (tensor.name for tensor in running.graph.tensors if tensor.written)
-    found, right = running.values(written).astype("f8"), reference.conv(op, operands)
+    found, right = memory.values(written).astype("f8"), reference.conv(op, operands)
     np.testing.assert_allclose(found, right, rtol=2**-8 if op.output_type == "bfloat16" else 2**-11)
     running.destroy()
     handle.destroy()
@@ -191,29 +180,12 @@ def test_the_fake_can_be_bad(fake: FakeCudnn, handle: Handle, behaviour: int) ->
     fake.config(9, workspace_bytes=64)
     good, bad = Running(handle, SMALL), Running(handle, SMALL, 9)
     for running in (good, bad):
-        running.memory["output"] = aligned(running.memory["output"].size + 4)
-        running.pointers[3] = running.memory["output"].ctypes.data
+        running.memory.bytes["output"] = aligned(running.memory.bytes["output"].size + 4)
         pack = running.plan.variant_pack(running.pointers, running.workspace.ctypes.data)
         assert running.plan.execute(pack) == 0
-    differs = bad.memory["output"] != good.memory["output"]
+    differs = bad.memory.bytes["output"] != good.memory.bytes["output"]
     assert differs[:-4].any() == (behaviour == WRONG)
     assert differs[-4:].any() == (behaviour == BEYOND)
     assert (bad.workspace[64] != 0) == (behaviour == BEYOND_WORKSPACE)
     good.destroy()
     bad.destroy()
-
-
-def aligned(size: int, alignment: int = 4096) -> npt.NDArray[np.uint8]:
-    """Zeroed bytes at an address that keeps every promise that an op can make."""
-    memory = np.zeros(size + alignment, np.uint8)
-    start = -memory.ctypes.data % alignment
-    return memory[start : start + size]
-
-
-def to_bfloat16(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]:
-    """Of numbers that it can represent exactly."""
-    return (values.view(np.uint32) >> 16).astype(np.uint16)
-
-
-def from_bfloat16(values: Row) -> npt.NDArray[np.float32]:
-    return (values.astype(np.uint32) << 16).view(np.float32)
