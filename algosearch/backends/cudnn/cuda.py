@@ -107,7 +107,7 @@ class CupyGpu:
 
     def read(self, places: Sequence[tuple[int, int]]) -> list[bytes]:
         """As `Gpu` says. What does not fit into the landing comes in pieces."""
-        found = [bytearray(size) for _, size in places]
+        found: list[list[bytes]] = [[] for _ in places]
         pieces = [
             (number, start, min(_LANDING_BYTES, size - start))
             for number, (_, size) in enumerate(places)
@@ -125,11 +125,11 @@ class CupyGpu:
                     at, taken = at + size, taken + 1
             self.synchronize()
             at = 0
-            for number, start, size in pieces[:taken]:
-                found[number][start : start + size] = self._landed[at : at + size].tobytes()
+            for number, _, size in pieces[:taken]:
+                found[number].append(self._landed[at : at + size].tobytes())
                 at += size
             del pieces[:taken]
-        return [bytes(each) for each in found]
+        return [each[0] if len(each) == 1 else b"".join(each) for each in found]
 
     # -- kernels -----------------------------------------------------------------------------------------------------
 

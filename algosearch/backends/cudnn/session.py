@@ -4,6 +4,10 @@ Each of the two threads has its own handle, made when it first calls. The prepar
 lane's executes on the lane's stream, and on nothing else. Plans are made by the one, then run and destroyed by the
 other, never both at once: cuDNN does not allow a plan to be shared between threads.
 
+The lane comes first. It keeps the interpreter's lock while it queues a burst, and takes it back after every wait; so the
+prepare thread gives it up at every call of cuDNN, however short. If both kept it, each would wait for the other's next
+long call, up to 5 ms, hundreds of times in a search.
+
 Destroying a plan may unload code and waits for the device, so it is done in `destroy` and `close`, never by the garbage
 collector.
 """
@@ -12,6 +16,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from copy import copy
 from time import perf_counter
 from typing import Final, Literal, TypeVar
 
@@ -40,7 +45,7 @@ _GRAPHS: Final = 8
 _KEPT_BYTES: Final = 1 << 30
 """Of memory that no op uses at the moment: to allocate it anew for each would take as long as a race."""
 _AGAIN_US: Final = 5_000.0
-"""A first run that took less is run once more: what it took to load its code would hide what a run takes."""
+"""A first run that was waited for no longer is run once more: what it took to load its code hides what a run takes."""
 
 T = TypeVar("T")
 
@@ -136,7 +141,7 @@ class CudnnSession:
         if graph is None:
             if self._prepare is None:
                 self._gpu.enter()
-                self._prepare = Handle(self._library)
+                self._prepare = Handle(_yielding(self._library))
             try:
                 graph = ConvolutionGraph(self._prepare, op)
             except CudnnError as error:
@@ -241,24 +246,31 @@ class CudnnSession:
 
     def _launch(self, number: int, built: _Built, loaded: _Loaded, limit_us: float | None) -> Burst | Failure:
         pack = self._packs(number, built, loaded)[0]
-        took_us = self._run_alone(lambda: built.plan.execute_long(pack), built)
-        if isinstance(took_us, float) and took_us <= _AGAIN_US:
+        first = self._run_alone(pack.launch_long, built)
+        if isinstance(first, Failure):
+            return first
+        took_us, waited_us = first
+        if waited_us <= _AGAIN_US:
             again = self._run_alone(pack.launch, built)
-            took_us = min(took_us, again) if isinstance(again, float) else again
-        if isinstance(took_us, Failure):
-            return took_us
+            if isinstance(again, Failure):
+                return again
+            took_us = min(took_us, again[0])
         if limit_us is not None and took_us > limit_us:
             return _timed_out(built, took_us, limit_us)
         return Burst(time_us=took_us, repeats=1, timing=f"ungated,{self._timing}")
 
-    def _run_alone(self, execute: Callable[[], int], built: _Built) -> float | Failure:
-        """The time of one run in µs, whatever the host adds to it."""
-        first, last = self._gpu.events(2)[:2]
-        self._gpu.record(first)
+    def _run_alone(self, execute: Callable[[], int], built: _Built) -> tuple[float, float] | Failure:
+        """The time of one run, with whatever the host adds to it, and how long it was waited for; in µs. Code is loaded
+        before anything is queued, so that the wait is the run's alone."""
+        gpu = self._gpu
+        first, last = gpu.events(2)[:2]
+        gpu.record(first)
         failure = self._failure_of(execute(), built)
-        self._gpu.record(last)
-        self._gpu.synchronize()
-        return max(self._gpu.elapsed_us(first, last), 1e-3) if failure is None else failure
+        gpu.record(last)
+        queued_us = gpu.clock_us()
+        gpu.synchronize()
+        waited_us = gpu.clock_us() - queued_us
+        return (max(gpu.elapsed_us(first, last), 1e-3), waited_us) if failure is None else failure
 
     def _burst(self, number: int, repeats: int) -> gate.Burst:
         if repeats < 1:
@@ -368,6 +380,13 @@ class CudnnSession:
 
     def _out_of_memory(self, message: str) -> Failure:
         return Failure("out_of_memory", message, (("free_bytes", str(self._gpu.free_bytes())),))
+
+
+def _yielding(library: Library) -> Library:
+    """The same library, with no view that keeps the interpreter's lock."""
+    other = copy(library)
+    other.short = library.long  # type: ignore[assignment]
+    return other
 
 
 def _timed_out(built: _Built, run_us: float, limit_us: float) -> Failure:
