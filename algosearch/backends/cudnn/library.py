@@ -205,8 +205,11 @@ class Library:
                 f"cuDNN {self.version_text} needs cuBLASLt of CUDA {major}: {lacking}",
                 f"pip install nvidia-cublas{'-cu12' if major == 12 else ''}, or install that CUDA toolkit",
             )
+        # Loading NVRTC takes as long as all parts together, and few engines need it: where cuDNN will find it, it waits.
         compiler = f"libnvrtc.so.{major}"
-        self.compiler = bool(locate.companions(compiler, directory, environ)) or _can_open(compiler)
+        self.compiler = bool(locate.beside(compiler, directory)) or (
+            _open_companion(compiler, directory, environ) is None
+        )
 
 
 def _load_parts(directory: Path) -> dict[str, str]:
@@ -239,9 +242,9 @@ def _open_companion(name: str, directory: Path, environ: Mapping[str, str]) -> s
     if _can_open(name, os.RTLD_NOLOAD):
         return None
     reasons: list[str] = []
-    for file in (*map(str, locate.companions(name, directory, environ)), name):
+    for file in (*locate.beside(name, directory), name, *locate.in_toolkits(name, environ)):
         try:
-            CDLL(file, mode=ctypes.RTLD_GLOBAL)
+            CDLL(str(file), mode=ctypes.RTLD_GLOBAL)
         except OSError as error:
             reasons.append(str(error))
         else:

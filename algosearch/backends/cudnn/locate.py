@@ -57,18 +57,17 @@ def installed(environ: Mapping[str, str], tried: list[str]) -> tuple[Path, str] 
     return None
 
 
-def companions(name: str, directory: Path, environ: Mapping[str, str]) -> list[Path]:
-    """The files by which a library that cuDNN opens by name (`libcublasLt.so.12`) may be meant: beside it, in the
-    wheels of its family, in toolkits. Those that exist."""
+def beside(name: str, directory: Path) -> list[Path]:
+    """The files of this name where cuDNN itself looks for what it opens by name (`libnvrtc.so.12`): beside it, and in
+    the wheels of its family."""
     family = directory.parent.parent  # .../nvidia/cudnn/lib
-    places = (
-        directory,
-        family / "cublas" / "lib",
-        family / "cuda_nvrtc" / "lib",
-        family / "cu13" / "lib",
-        *_toolkits(environ),
-    )
-    return [place / name for place in places if (place / name).is_file()]
+    folders = (directory, *(family / each / "lib" for each in ("cublas", "cuda_nvrtc", "cu13")))
+    return [folder / name for folder in folders if (folder / name).is_file()]
+
+
+def in_toolkits(name: str, environ: Mapping[str, str]) -> list[Path]:
+    """The files of this name in CUDA toolkits."""
+    return [folder / name for folder in _toolkits(environ) if (folder / name).is_file()]
 
 
 def _is_shim(path: Path) -> bool:

@@ -212,9 +212,14 @@ def test_without_cublaslt_it_would_abort_the_process(mine: Path) -> None:
     assert "pip install nvidia-cublas" in answer["remedy"]
 
 
-def test_a_compiler_is_a_fact(mine: Path) -> None:
-    compiled(mine / f"libnvrtc.so.{NOWHERE}", "-DVERSION=0", sources=("fake_part.c",))
+def test_a_compiler_is_a_fact(mine: Path, tmp_path: Path) -> None:
+    name = f"libnvrtc.so.{NOWHERE}"
+    file = compiled(mine / name, "-DVERSION=0", sources=("fake_part.c",))
     assert loaded(mine)["facts"]["nvrtc"] == "yes"
+    (tmp_path / "toolkit" / "lib64").mkdir(parents=True)
+    file.rename(tmp_path / "toolkit" / "lib64" / name)
+    assert loaded(mine)["facts"]["nvrtc"] == "no"
+    assert loaded(mine, CUDA_HOME=str(tmp_path / "toolkit"))["facts"]["nvrtc"] == "yes"
 
 
 def test_something_else_under_its_name(mine: Path) -> None:
