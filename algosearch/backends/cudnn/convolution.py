@@ -130,6 +130,6 @@ def _describe(op: ConvOp, descriptors: Descriptors, tensors: list[Descriptor]) -
     for attribute, tensor in zip(operation.tensors, tensors, strict=True):
         described.set(attribute, tensor)
 
-    scale = AttributeType.DOUBLE if op.accumulate_type == "float64" else AttributeType.FLOAT
+    scale = AttributeType.DOUBLE if op.accumulate_type == "float64" else None
     described.set(operation.alpha, 1.0, holds=scale).set(operation.beta, 0.0, holds=scale)
     return described.finalize()

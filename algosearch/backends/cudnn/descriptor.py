@@ -11,7 +11,7 @@ marshalled as something else. Calls that take microseconds keep the interpreter'
 
 from __future__ import annotations
 
-from ctypes import byref, c_bool, c_double, c_float, c_int, c_int32, c_int64, c_void_p
+from ctypes import byref, c_bool, c_double, c_float, c_int, c_int64, c_void_p
 from typing import Any, Final, Self
 
 from algosearch.backends.cudnn.enums import Attribute, AttributeType, DescriptorKind
@@ -25,7 +25,6 @@ _C_TYPES: Final[dict[AttributeType, Any]] = {
     AttributeType.DOUBLE: c_double,
     AttributeType.VOID_PTR: c_void_p,
     AttributeType.BACKEND_DESCRIPTOR: c_void_p,
-    AttributeType.INT32: c_int32,
 }
 """All others are enumerations, which C passes as int."""
 

@@ -4,8 +4,7 @@ Source: `cudnn_graph.h` of cuDNN 9.28.0 (wheel nvidia-cudnn-cu12 9.28.0.42), the
 `cudnnConvolutionMode_t`, `cudnnBackendDescriptorType_t`, `cudnnBackendAttributeType_t`, `cudnnBackendAttributeName_t`,
 `cudnnBackendHeurMode_t`, `cudnnBackendNumericalNote_t`, `cudnnBackendBehaviorNote_t`, `cudnnBackendNormMode_t` and
 `cudnnBackendNormFwdPhase_t`. What is here is in 9.2 with the same numbers; only what is used is here. The types of
-attributes are from the header's descriptions of the descriptors, but for `ENGINECFG_SHARED_MEMORY_USED`, which is
-described nowhere and is an INT32 in cudnn-frontend's `backend/plan_helpers.h`.
+attributes are from the header's descriptions of the descriptors.
 
 Knob types are not named: they go through as numbers, so that those of a newer library do too.
 """
@@ -76,7 +75,6 @@ class NormMode(IntEnum):
 class NormPhase(IntEnum):
     """`CUDNN_NORM_FWD_*`."""
 
-    INFERENCE = 0
     TRAINING = 1
 
 
@@ -131,7 +129,6 @@ class AttributeType(IntEnum):
     NUMERICAL_NOTE = 11
     BACKEND_DESCRIPTOR = 15
     BEHAVIOR_NOTE = 19
-    INT32 = 23
     NORM_MODE = 27
     NORM_FWD_PHASE = 28
 
@@ -169,7 +166,6 @@ class Attribute(IntEnum):
     ENGINECFG_ENGINE = 300, _T.BACKEND_DESCRIPTOR
     ENGINECFG_KNOB_CHOICES = 302, _T.BACKEND_DESCRIPTOR
     ENGINECFG_WORKSPACE_SIZE = 303, _T.INT64
-    ENGINECFG_SHARED_MEMORY_USED = 304, _T.INT32
 
     EXECUTION_PLAN_HANDLE = 400, _T.HANDLE
     EXECUTION_PLAN_ENGINE_CONFIG = 401, _T.BACKEND_DESCRIPTOR
@@ -199,7 +195,6 @@ class Attribute(IntEnum):
 
     OPERATIONGRAPH_HANDLE = 800, _T.HANDLE
     OPERATIONGRAPH_OPS = 801, _T.BACKEND_DESCRIPTOR
-    OPERATIONGRAPH_ENGINE_GLOBAL_COUNT = 802, _T.INT64
 
     TENSOR_BYTE_ALIGNMENT = 900, _T.INT64
     TENSOR_DATA_TYPE = 901, _T.DATA_TYPE
@@ -238,7 +233,6 @@ class Attribute(IntEnum):
     OPERATION_NORM_BWD_INV_VARIANCE_DESC = 2103, _T.BACKEND_DESCRIPTOR
     OPERATION_NORM_BWD_DYDESC = 2104, _T.BACKEND_DESCRIPTOR
     OPERATION_NORM_BWD_SCALE_DESC = 2105, _T.BACKEND_DESCRIPTOR
-    OPERATION_NORM_BWD_EPSILON_DESC = 2106, _T.BACKEND_DESCRIPTOR
     OPERATION_NORM_BWD_DSCALE_DESC = 2107, _T.BACKEND_DESCRIPTOR
     OPERATION_NORM_BWD_DBIAS_DESC = 2108, _T.BACKEND_DESCRIPTOR
     OPERATION_NORM_BWD_DXDESC = 2109, _T.BACKEND_DESCRIPTOR

@@ -205,7 +205,7 @@ class Library:
                 f"cuDNN {self.version_text} needs cuBLASLt of CUDA {major}: {lacking}",
                 f"pip install nvidia-cublas{'-cu12' if major == 12 else ''}, or install that CUDA toolkit",
             )
-        # Loading NVRTC takes as long as all parts together, and few engines need it: where cuDNN will find it, it waits.
+        # Loading NVRTC takes as long as all parts together, and few engines need it: where cuDNN finds it, it waits.
         compiler = f"libnvrtc.so.{major}"
         self.compiler = bool(locate.beside(compiler, directory)) or (
             _open_companion(compiler, directory, environ) is None

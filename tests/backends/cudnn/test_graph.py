@@ -232,6 +232,13 @@ def test_notes_newer_than_this_package_are_kept_as_numbers(fake: FakeCudnn, grap
     assert sum(note.startswith("unknown_") for note in config.notes) == 40 - known
 
 
+def test_an_engines_notes_are_asked_for_once(fake: FakeCudnn, graph: ConvolutionGraph) -> None:
+    first = graph.heuristics("instant")
+    fake.script("get", 4003, what=1303)
+    fake.script("get", 4003, what=1305)
+    assert graph.heuristics("instant") == first
+
+
 def test_float32_in_tensor_cores_is_tf32(fake: FakeCudnn, handle: Handle) -> None:
     graph = ConvolutionGraph(handle, ConvOp(input_shape=(1, 8, 8, 8), filter_shape=(8, 8, 3, 3)))
     assert [config.notes for config in graph.heuristics("instant", 1)] == [("tensor_core", "tf32")]
