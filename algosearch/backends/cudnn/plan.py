@@ -34,6 +34,11 @@ class VariantPack:
         self.launch_long: Callable[[], int] = partial(getattr(library.long, function), *arguments)
         """The same, giving the lock up: a first launch, which may load code for a second."""
 
+    @property
+    def is_destroyed(self) -> bool:
+        """Whether it launches nothing any more."""
+        return self.launch is _launch_destroyed
+
     def destroy(self) -> None:
         """Give it back; it launches nothing any more. Harmless if done twice."""
         self.launch = self.launch_long = _launch_destroyed
@@ -70,7 +75,7 @@ class Runnable:
             CudnnError: the library refuses them.
         """
         pack = self._bind(handle or self._handle, pointers, workspace)
-        self._packs.append(pack)
+        self._packs = [*(each for each in self._packs if not each.is_destroyed), pack]
         return pack
 
     def execute(self, pack: VariantPack) -> int:

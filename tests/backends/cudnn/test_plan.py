@@ -163,6 +163,18 @@ def test_a_missing_address_and_a_broken_promise_are_noticed(fake: FakeCudnn, run
     assert running.plan.execute(pack) == 2003
 
 
+def test_a_pack_is_forgotten_once_it_is_destroyed(running: Running) -> None:
+    """A caller may bind a plan to other tensors at every call."""
+    for _ in range(100):
+        kept = running.plan.variant_pack(running.pointers, 0)
+        running.plan.variant_pack(running.pointers, 0).destroy()
+        kept.destroy()
+        assert kept.is_destroyed
+    last = running.plan.variant_pack(running.pointers, 0)
+    assert "1 packs" in repr(running.plan)
+    assert not last.is_destroyed
+
+
 def test_nothing_runs_after_the_end(running: Running) -> None:
     pack = running.plan.variant_pack(running.pointers, running.workspace.ctypes.data)
     running.plan.destroy()
