@@ -121,26 +121,25 @@ def graphs_us(ops: list[ConvOp], choices: list[algosearch.Choice]) -> list[float
 
     from algosearch.backends.cudnn.buffers import Buffers
     from algosearch.backends.cudnn.candidates import engine_of
-    from algosearch.backends.cudnn.contents import conv_range
-    from algosearch.backends.cudnn.convolution import ConvolutionGraph, convolution_tensors
+    from algosearch.backends.cudnn.convolution import ConvolutionGraph
     from algosearch.backends.cudnn.cuda import CupyGpu
     from algosearch.backends.cudnn.driver import Driver
     from algosearch.backends.cudnn.handle import Handle
     from algosearch.backends.cudnn.library import Library
+    from algosearch.backends.cudnn.problem import problem_of
     from algosearch.records import Failure
 
     driver = Driver.load()
     gpu = CupyGpu(driver, driver.devices()[0])
     handle = Handle(Library.load())
     handle.set_stream(gpu.stream)
-    stream = cupy.cuda.ExternalStream(gpu.stream)
+    stream = cupy.cuda.Stream.from_external(gpu)
     found = []
     for op, choice in zip(ops, choices, strict=True):
         built = ConvolutionGraph(handle, op).build(*engine_of(choice.algorithm))
         assert not isinstance(built, Failure), built
-        tensors = convolution_tensors(op)
-        ranges = dict.fromkeys((each.name for each in tensors), conv_range(op))
-        buffers = Buffers(gpu, tensors, built.workspace_bytes, ranges)
+        problem = problem_of(op)
+        buffers = Buffers(gpu, problem.tensors, built.workspace_bytes, problem.range_of)
         pack = built.variant_pack(buffers.sets[0], buffers.workspace)
         assert pack.launch_long() == 0
         gpu.synchronize()

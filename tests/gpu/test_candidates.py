@@ -1,4 +1,5 @@
-"""Every candidate that a search would run gives the right result, every element of it, on problems of many kinds."""
+"""Every candidate that a search would run gives the right result, every element of it, on problems of many kinds: or
+the library has a bug there, which the check finds."""
 
 from __future__ import annotations
 
@@ -39,36 +40,39 @@ def wanted(candidates: tuple[Candidate, ...]) -> list[Candidate]:
     return [each for each in candidates if each not in compiled[COMPILED:]]
 
 
+def is_known(op: ConvOp) -> bool:
+    """Where cuDNN 9.19 has engines (1 and 20, and 70 of halves in channels first) that get filter gradients wrong: with
+    more padding behind than before."""
+    return op.direction == "backward_filter" and op.padding_low != op.padding_high
+
+
 def what_is_wrong(driven: Driven, op: ConvOp) -> tuple[int, list[str]]:
     """How many candidates ran, and what is wrong with which."""
     session = driven.session
     assert isinstance(session, CudnnSession)
-    built = [(each, driven.build(op, each)) for each in wanted(driven.enumerate(op).candidates)]
+    built = [(each, driven.build(op, each)) for each in wanted(driven.enumerate(op, 1).candidates)]
     plans = [(each, outcome.plan) for each, outcome in built if isinstance(outcome, Built)]
     if not plans:
         return 0, []
     driven.load_for(op, plans)
     buffers = session.buffers
     assert buffers is not None
-    read = [each for each in buffers.tensors if not each.written]
     (result,) = buffers.written
-    tensors = {each.name: driven.in_lane(buffers.contents, each).result() for each in read}
-    right = conv(op, tensors)
-    ran, found = 0, []
+    right = conv(op, {each.name: driven.in_lane(buffers.contents, each).result() for each in buffers.tensors})
+    ran, found, passed = 0, [], None
     for candidate, plan in plans:
-        first = driven.launch(plan)
-        if not isinstance(first, Burst):
+        if not isinstance(driven.launch(plan), Burst):
             continue
-        driven.in_lane(buffers.spoil, candidate.workspace_bytes).result()
-        assert isinstance(driven.launch(plan), Burst)
+        ran += 1
+        failure = driven.check(plan, passed)  # leaves the result of one run behind
+        passed = plan if failure is None else passed
         allowance = conv_allowance(op, candidate.notes)
         values = driven.in_lane(buffers.contents, result).result().astype(np.float64)
         excess = np.abs(values - right) / (allowance.absolute + allowance.relative * np.abs(right) + 1e-300)
-        trespassed = driven.in_lane(buffers.is_trespassed, candidate.workspace_bytes).result()
-        ran += 1
-        if trespassed or not (excess <= 1.0).all():
-            worst = float(np.nanmax(np.where(np.isnan(excess), np.inf, excess)))
-            found.append(f"{op.describe()}: {candidate.algorithm} {candidate.notes} off by {worst:.3g}, {trespassed=}")
+        is_right = bool((excess <= 1.0).all())
+        if is_right != (failure is None) or not (is_right or is_known(op)):
+            worst = float(np.max(np.where(np.isnan(excess), np.inf, excess)))
+            found.append(f"{op.describe()}: {candidate.algorithm} {candidate.notes} off by {worst:.3g}, {failure}")
     driven.unload()
     driven.destroy([plan for _, plan in plans])
     return ran, found

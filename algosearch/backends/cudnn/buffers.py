@@ -7,8 +7,8 @@ stream still writes, hangs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from algosearch.backends.cudnn.contents import Range
 from algosearch.backends.cudnn.gpu import Gpu, OutOfDeviceMemory
+from algosearch.backends.cudnn.graph import GraphTensor
 from algosearch.ops import ELEMENT_BYTES
 
 GUARD_BYTES: Final = 1 << 16
@@ -31,21 +32,6 @@ _BEYOND_CACHE: Final = 2.0
 """How much more than the cache holds a rotation goes through."""
 
 
-class TensorPlace(Protocol):
-    """Of a tensor, what memory must know."""
-
-    @property
-    def uid(self) -> int: ...
-    @property
-    def name(self) -> str: ...
-    @property
-    def element_type(self) -> str: ...
-    @property
-    def bytes(self) -> int: ...
-    @property
-    def written(self) -> bool: ...
-
-
 class Layout(msgspec.Struct, frozen=True):
     """Where everything lies in the block, from its beginning. Decided before any memory exists."""
 
@@ -59,7 +45,7 @@ class Layout(msgspec.Struct, frozen=True):
     size_bytes: int
 
 
-def lay_out(tensors: Sequence[TensorPlace], workspace_bytes: int) -> Layout:
+def lay_out(tensors: Sequence[GraphTensor], workspace_bytes: int) -> Layout:
     """Written tensors first and the workspace behind them, guards between; then what no run should write."""
     guards, at = [0], GUARD_BYTES
     places: dict[int, int] = {}
@@ -109,7 +95,7 @@ class Buffers:
     """Allocated and filled, on the lane's stream.
 
     Args:
-        ranges: of each tensor that is read, by its name.
+        range_of: what a tensor that is read is drawn from, by its name.
         rotating: whether there are to be so many sets of tensors that no run finds its own in the cache.
 
     Raises:
@@ -119,9 +105,9 @@ class Buffers:
     def __init__(
         self,
         gpu: Gpu,
-        tensors: Sequence[TensorPlace],
+        tensors: Sequence[GraphTensor],
         workspace_bytes: int,
-        ranges: Mapping[str, Range],
+        range_of: Callable[[str], Range],
         *,
         rotating: bool = False,
     ) -> None:
@@ -149,25 +135,32 @@ class Buffers:
                 places[tensor.uid] = at
                 at += _aligned(tensor.bytes)
             self.sets.append(places)
-        self._fill(ranges)
+        self._fill(range_of)
 
-    def address(self, tensor: TensorPlace) -> int:
+    def address(self, tensor: GraphTensor) -> int:
         """Of a tensor of the first set."""
         return self.sets[0][tensor.uid]
 
     @property
-    def written(self) -> tuple[TensorPlace, ...]:
+    def written(self) -> tuple[GraphTensor, ...]:
         """What a run writes."""
         return tuple(tensor for tensor in self.tensors if tensor.written)
 
-    def copy_of(self, tensor: TensorPlace) -> int:
+    def copy_of(self, tensor: GraphTensor) -> int:
         """Where the other result of a written tensor is."""
         return self._block.address + self._layout.copies[self.written.index(tensor)]
 
-    def contents(self, tensor: TensorPlace) -> npt.NDArray[Any]:
+    def contents(self, tensor: GraphTensor) -> npt.NDArray[Any]:
         """The elements of a tensor of the first set, on the host; blocks. bfloat16, which numpy has not, as float32."""
         (raw,) = self._gpu.read([(self.address(tensor), tensor.bytes)])
         return on_host(raw, tensor.element_type)
+
+    def copy(self, pairs: Iterable[tuple[int, int]]) -> None:
+        """Copy tensors to others of their size: (from, to) by uid, in every set."""
+        size_of = {tensor.uid: tensor.bytes for tensor in self.tensors}
+        for source, target in pairs:
+            for places in self.sets:
+                self._gpu.copy(places[target], places[source], size_of[target])
 
     def keep_result(self) -> None:
         """Make what was written last the other result."""
@@ -194,13 +187,13 @@ class Buffers:
         base = self._block.address
         return [*(base + guard for guard in self._layout.guards[:-1]), self.workspace + workspace_bytes]
 
-    def _fill(self, ranges: Mapping[str, Range]) -> None:
+    def _fill(self, range_of: Callable[[str], Range]) -> None:
         for places in self.sets:
             for tensor in self.tensors:
                 if tensor.written:
                     self._gpu.set_bytes(places[tensor.uid], _NAN, tensor.bytes)
                     continue
-                drawn = ranges[tensor.name]
+                drawn = range_of(tensor.name)
                 self._gpu.draw(
                     places[tensor.uid],
                     tensor.element_type,

@@ -3,17 +3,17 @@ elements with the definition, in float64 on the host."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Collection
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
-from algosearch.backends.cpu.reference import conv_elements
-from algosearch.backends.cudnn.buffers import Buffers, TensorPlace, on_host
+from algosearch.backends.cudnn.buffers import Buffers, on_host
 from algosearch.backends.cudnn.contents import Allowance
 from algosearch.backends.cudnn.gpu import Gpu, Verdict
-from algosearch.ops import ELEMENT_BYTES, ConvOp
+from algosearch.backends.cudnn.graph import GraphTensor
+from algosearch.backends.cudnn.problem import Problem
+from algosearch.ops import ELEMENT_BYTES
 
 _SAMPLED: Final = 24
 """Elements that are held against the definition where there is no other result."""
@@ -21,59 +21,78 @@ _SEED: Final = 2_718
 MOST_READ_BYTES: Final = 1 << 28
 """Of the tensors that the definition needs. Beyond, it would take seconds, and is left out."""
 
-Array = npt.NDArray[Any]
+
+class Judgement:
+    """Of the result that a plan has just left in the buffers.
+
+    Args:
+        notes: the plan's.
+        others: the notes of those whose result is the buffers' other one; None if there is no other.
+    """
+
+    def __init__(
+        self, gpu: Gpu, problem: Problem, buffers: Buffers, notes: Collection[str], others: Collection[str] | None
+    ) -> None:
+        self._gpu = gpu
+        self._problem = problem
+        self._buffers = buffers
+        self._notes = notes
+        self._others = others
+        self.differs = False
+        """Whether it is not the other result; known when `what_is_wrong` has been asked."""
+
+    def what_is_wrong(self) -> str | None:
+        """In words; None if nothing is, as far as can be told. Blocks."""
+        for tensor in self._buffers.written:
+            verdict = self._verdict(tensor)
+            places = [] if verdict.worst is None else [verdict.worst]
+            if self._others is None:
+                places = sorted({*places, *_sampled(tensor)})
+            self.differs = self.differs or verdict.worst is not None
+            what = self._against_definition(tensor, places) if places else None
+            if what is not None:
+                return what
+        return None
+
+    def _verdict(self, tensor: GraphTensor) -> Verdict:
+        """Where it differs from the other result, each being off as far as it may; or where it is no number."""
+        other, allowance = self._buffers.address(tensor), Allowance(0.0, 0.0)
+        if self._others is not None:
+            other = self._buffers.copy_of(tensor)
+            allowance = self._problem.allowance(tensor.name, {*self._notes, *self._others}).twice()
+        return self._gpu.compare(
+            self._buffers.address(tensor),
+            other,
+            tensor.element_type,
+            _size(tensor),
+            absolute=allowance.absolute,
+            relative=allowance.relative,
+        )
+
+    def _against_definition(self, tensor: GraphTensor, places: list[int]) -> str | None:
+        read = [each for each in self._buffers.tensors if not each.written]
+        if sum(each.bytes for each in read) > MOST_READ_BYTES:
+            return None
+        places = self._problem.near(tensor, places)
+        size = ELEMENT_BYTES[tensor.element_type]
+        raw = self._gpu.read([(self._buffers.address(tensor) + place * size, size) for place in places])
+        found = on_host(b"".join(raw), tensor.element_type).astype(np.float64)
+        tensors = {each.name: self._buffers.contents(each) for each in read}
+        right = self._problem.right(tensor.name, tensors, places)
+        allowance = self._problem.allowance(tensor.name, self._notes)
+        for place, value, expected in zip(places, found.tolist(), right.tolist(), strict=True):
+            margin = allowance.absolute + allowance.relative * abs(expected)
+            if not abs(value - expected) <= margin:  # so that NaN is wrong
+                return f"{tensor.name}[{place}] is {value:.6g}, and should be {expected:.6g} ± {margin:.1g}"
+        return None
 
 
-def compare(gpu: Gpu, buffers: Buffers, tensor: TensorPlace, allowance: Allowance) -> Verdict:
-    """Where the latest result differs from the other result, if each may be off by half of this."""
-    return _compare(gpu, buffers, tensor, buffers.copy_of(tensor), allowance)
-
-
-def unwritten(gpu: Gpu, buffers: Buffers, tensor: TensorPlace) -> Verdict:
-    """Where the latest result is no number: not written, or not finite."""
-    return _compare(gpu, buffers, tensor, buffers.address(tensor), Allowance(0.0, 0.0))
-
-
-def sampled(tensor: TensorPlace) -> list[int]:
+def _sampled(tensor: GraphTensor) -> list[int]:
     """Some places of a tensor, its first and last among them."""
     size = _size(tensor)
     dice = np.random.default_rng(_SEED)
     return sorted({0, size - 1, *dice.integers(0, size, _SAMPLED).tolist()})
 
 
-def wrong(
-    gpu: Gpu, buffers: Buffers, op: ConvOp, tensor: TensorPlace, places: Sequence[int], allowance: Allowance
-) -> str | None:
-    """What is wrong with the latest result at these places, in words; None if it is right there, or cannot be told."""
-    if sum(each.bytes for each in buffers.tensors if not each.written) > MOST_READ_BYTES:
-        return None
-    size = ELEMENT_BYTES[tensor.element_type]
-    raw = gpu.read([(buffers.address(tensor) + place * size, size) for place in places])
-    found = on_host(b"".join(raw), tensor.element_type).astype(np.float64)
-    right = _defined(buffers, op, places)
-    for place, value, expected in zip(places, found.tolist(), right.tolist(), strict=True):
-        margin = allowance.absolute + allowance.relative * abs(expected)
-        if not abs(value - expected) <= margin:  # so that NaN is wrong
-            return f"{tensor.name}[{place}] is {value:.6g}, and should be {expected:.6g} ± {margin:.1g}"
-    return None
-
-
-def _defined(buffers: Buffers, op: ConvOp, places: Sequence[int]) -> Array:
-    tensors = {each.name: buffers.contents(each) for each in buffers.tensors if not each.written}
-    values, _ = conv_elements(op, tensors, np.array(places, np.intp), 0.0)
-    return values
-
-
-def _compare(gpu: Gpu, buffers: Buffers, tensor: TensorPlace, other: int, allowance: Allowance) -> Verdict:
-    return gpu.compare(
-        buffers.address(tensor),
-        other,
-        tensor.element_type,
-        _size(tensor),
-        absolute=allowance.absolute,
-        relative=allowance.relative,
-    )
-
-
-def _size(tensor: TensorPlace) -> int:
+def _size(tensor: GraphTensor) -> int:
     return tensor.bytes // ELEMENT_BYTES[tensor.element_type]

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from algosearch.ops import ConvOp
+from algosearch.ops import BatchNormOp, ConvOp
 
 _LARGEST_SUM: Final = 2.0**14
 """In float16, which ends at 2**16: transforms (Winograd, FFT) have intermediate sums a little larger."""
@@ -36,6 +36,10 @@ results are like: six standard deviations, for there are millions of elements, t
 _SUMMED: Final = {"float16": 8.0, "float32": 64.0, "float64": 64.0, "int32": 0.0}
 """The same for roundings of the sum, each of the square root of their number, by what it is summed in. Of the wider
 types so much that engines pass that transform and have no note of it."""
+_AVERAGED: Final = 16.0
+"""The same for a batch norm's sums, which are made in float32 at least."""
+_WHOLE: Final = frozenset({"output", "input_gradient", "addend_gradient"})
+"""A batch norm's results of the input's shape and type."""
 _TRANSFORMED: Final = 4.0
 """By which Winograd's and Fourier's transforms make all of it larger."""
 
@@ -96,3 +100,30 @@ def conv_allowance(op: ConvOp, notes: Collection[str]) -> Allowance:
     if {"winograd", "fft"} & set(notes):
         roundings *= _TRANSFORMED
     return Allowance(usual * roundings, 2 * _ROUNDING[op.output_type])
+
+
+def norm_range(op: BatchNormOp, name: str) -> Range:
+    """Of a tensor that a batch norm reads. The input's mean is not 0: who forgets to subtract it is found out."""
+    match name:
+        case "input":
+            return Range(-1.0, 3.0)
+        case "scale" | "running_variance" | "previous_variance" | "saved_inverse_deviation":
+            return Range(0.5, 1.5)
+        case "running_mean" | "previous_mean" | "saved_mean":
+            return Range(0.5, 1.5)
+        case "reserve":
+            return Range(0.0, 1.0)
+        case _:
+            return Range(-1.0, 1.0)
+
+
+def norm_allowance(op: BatchNormOp, name: str) -> Allowance:
+    """How far from the right value an element of a result may be: sums of so many numbers of a few units, in float32 or
+    wider, and the rounding to the result's own type."""
+    count = op.shape[0] * (1 if op.statistics == "per_activation" else prod(op.shape[2:]))
+    relative = 2 * _ROUNDING[op.data_type if name in _WHOLE else op.parameter_type]
+    wide = _ROUNDING["float64" if op.data_type == "float64" else "float32"]
+    rounded = _AVERAGED * wide * (4 + sqrt(count))
+    if name in ("scale_gradient", "bias_gradient"):
+        rounded *= sqrt(count)
+    return Allowance(4 * (rounded + (relative if name in _WHOLE else 0.0)), relative)

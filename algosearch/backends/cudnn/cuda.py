@@ -67,6 +67,10 @@ class CupyGpu:
     def __repr__(self) -> str:
         return f"<CupyGpu {self._device.name} {self._device.ordinal}{', closed' if self._closed else ''}>"
 
+    def __cuda_stream__(self) -> tuple[int, int]:
+        """The lane's stream by CUDA's stream protocol: its version, and the stream."""
+        return 0, self.stream
+
     def enter(self) -> None:
         """As `Gpu` says."""
         with self._translated("cudaSetDevice"):

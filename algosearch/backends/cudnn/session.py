@@ -4,9 +4,8 @@ Each of the two threads has its own handle, made when it first calls. The prepar
 lane's executes on the lane's stream, and on nothing else. Plans are made by the one, then run and destroyed by the
 other, never both at once: cuDNN does not allow a plan to be shared between threads.
 
-The lane comes first. It keeps the interpreter's lock while it queues a burst, and takes it back after every wait; so the
-prepare thread gives it up at every call of cuDNN, however short. If both kept it, each would wait for the other's next
-long call, up to 5 ms, hundreds of times in a search.
+Rejected: to give the interpreter's lock up at every call of the prepare thread, in favour of the lane. It took the
+lane's launches from 1.1 to 0.9 s, and everything in the prepare thread twice as long.
 
 Destroying a plan may unload code and waits for the device, so it is done in `destroy` and `close`, never by the garbage
 collector.
@@ -15,33 +14,32 @@ collector.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
-from copy import copy
+from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
 from typing import Final, Literal, TypeVar
 
 import msgspec
 
 from algosearch.backends.base import Device
-from algosearch.backends.cudnn import checking, gate
+from algosearch.backends.cudnn import gate
 from algosearch.backends.cudnn.buffers import Buffers
-from algosearch.backends.cudnn.candidates import engine_of, listing
-from algosearch.backends.cudnn.contents import Range, conv_allowance, conv_range
-from algosearch.backends.cudnn.convolution import ConvolutionGraph, convolution_tensors
+from algosearch.backends.cudnn.checking import Judgement
 from algosearch.backends.cudnn.gpu import CudaFault, Gpu, OutOfDeviceMemory
 from algosearch.backends.cudnn.handle import Handle
 from algosearch.backends.cudnn.library import Library
-from algosearch.backends.cudnn.plan import Plan, VariantPack
+from algosearch.backends.cudnn.offer import Made, Offer, offer_of
+from algosearch.backends.cudnn.plan import Runnable, VariantPack
+from algosearch.backends.cudnn.problem import RESERVE_UID, Problem, problem_of
 from algosearch.backends.cudnn.status import CudnnError, suspects_context
 from algosearch.errors import DeviceUnavailable
-from algosearch.ops import ConvOp, Op
+from algosearch.ops import Op
 from algosearch.records import Built, Burst, Candidate, Environment, Failure, InvalidAlgorithm, Listing
 
 Timing = Literal["warm", "rotating"]
 """Whether runs find their tensors in the cache, as far as they fit into it, or never do."""
 
-_GRAPHS: Final = 8
-"""Kept in the prepare thread: of the keys in hand, and a few more. A graph is made again in tens of microseconds."""
+_OFFERS: Final = 8
+"""Kept in the prepare thread: of the keys in hand, and a few more. One is made again in tens of microseconds."""
 _KEPT_BYTES: Final = 1 << 30
 """Of memory that no op uses at the moment: to allocate it anew for each would take as long as a race."""
 _AGAIN_US: Final = 5_000.0
@@ -51,9 +49,9 @@ T = TypeVar("T")
 
 
 class _Built(msgspec.Struct):
-    op: ConvOp
+    op: Op
     candidate: Candidate
-    plan: Plan
+    made: Made
     expected_us: float = 0.0
     """What a run took when it was last timed."""
 
@@ -61,8 +59,9 @@ class _Built(msgspec.Struct):
 class _Loaded:
     """An op's buffers, and what is bound to them."""
 
-    def __init__(self, op: ConvOp, buffers: Buffers) -> None:
+    def __init__(self, op: Op, problem: Problem, buffers: Buffers) -> None:
         self.op = op
+        self.problem = problem
         self.buffers = buffers
         self.packs: dict[int, list[VariantPack]] = {}
         """By plan, one for each set of tensors."""
@@ -92,7 +91,7 @@ class CudnnSession:
         self._numbers = itertools.count(1)
         # Added to by prepare, looked up and removed by the lane; one dictionary operation each, hence no lock.
         self._plans: dict[int, _Built] = {}
-        self._graphs: dict[ConvOp, ConvolutionGraph] = {}
+        self._offers: dict[Op, Offer] = {}
         self._prepare: Handle | None = None
         self._lane: Handle | None = None
         self._loaded: _Loaded | None = None
@@ -111,47 +110,39 @@ class CudnnSession:
 
     def enumerate(self, op: Op, width: int | None) -> Listing:
         """As the contract says."""
-        graph = self._graph_of(op)
-        if graph is None or not isinstance(op, ConvOp):
-            return Listing(candidates=(), complete=True)
-        return listing(graph, op, width)
+        offer = self._offer_of(op)
+        return Listing(candidates=(), complete=True) if offer is None else offer.listing(width)
 
     def build(self, op: Op, candidate: Candidate) -> Built | Failure:
         """As the contract says."""
         start = perf_counter()
+        offer = self._offer_of(op)
+        if offer is None:
+            return Failure("not_supported", f"the library cannot do {op.describe()}")
         try:
-            engine, knobs = engine_of(candidate.algorithm)
+            made = offer.make(candidate.algorithm)
         except InvalidAlgorithm as error:
             return Failure("not_supported", str(error))
-        graph = self._graph_of(op)
-        if graph is None or not isinstance(op, ConvOp):
-            return Failure("not_supported", f"the library cannot do {op.describe()}")
-        plan = graph.build(engine, knobs)
-        if isinstance(plan, Failure):
-            return plan
+        if isinstance(made, Failure):
+            return made
         number = next(self._numbers)
-        self._plans[number] = _Built(op, candidate, plan)
+        self._plans[number] = _Built(op, candidate, made)
         return Built(number, (perf_counter() - start) * 1e6)
 
-    def _graph_of(self, op: Op) -> ConvolutionGraph | None:
-        """The op's graph; None if the library does no such thing."""
-        if not isinstance(op, ConvOp):
-            return None
-        graph = self._graphs.pop(op, None)
-        if graph is None:
+    def _offer_of(self, op: Op) -> Offer | None:
+        """What the library has for an op; None if it does no such thing."""
+        offer = self._offers.pop(op, None)
+        if offer is None:
             if self._prepare is None:
                 self._gpu.enter()
-                self._prepare = Handle(_yielding(self._library))
-            try:
-                graph = ConvolutionGraph(self._prepare, op)
-            except CudnnError as error:
-                if error.fault != "candidate":
-                    raise
+                self._prepare = Handle(self._library)
+            offer = offer_of(self._prepare, op)
+            if offer is None:
                 return None
-        self._graphs[op] = graph  # the latest one last
-        while len(self._graphs) > _GRAPHS:
-            self._graphs.pop(next(iter(self._graphs))).destroy()
-        return graph
+        self._offers[op] = offer  # the latest one last
+        while len(self._offers) > _OFFERS:
+            self._offers.pop(next(iter(self._offers))).destroy()
+        return offer
 
     # -- the lane ----------------------------------------------------------------------------------------------------
 
@@ -159,17 +150,17 @@ class CudnnSession:
         """As the contract says."""
         if self._loaded is not None:
             raise AssertionError(f"loading over {self._loaded.op.describe()}, which would leak")
-        assert isinstance(op, ConvOp), f"nothing was built for {op.describe()}"
         self._enter_lane()
-        drawn = conv_range(op)
-        ranges: dict[str, Range] = dict.fromkeys(("input", "filter", "output"), drawn)
+        made = [built.made for built in tuple(self._plans.values()) if built.op == op]
+        problem = problem_of(op, max((each.plan.reserve_bytes for each in made), default=0))
+        workspace_bytes = max(workspace_bytes, *(each.before.workspace_bytes for each in made if each.before), 0)
+        rotating = self._timing == "rotating"
         try:
-            buffers = Buffers(
-                self._gpu, convolution_tensors(op), workspace_bytes, ranges, rotating=self._timing == "rotating"
-            )
+            buffers = Buffers(self._gpu, problem.tensors, workspace_bytes, problem.range_of, rotating=rotating)
         except OutOfDeviceMemory as error:
             return self._out_of_memory(str(error))
-        self._loaded = _Loaded(op, buffers)
+        self._loaded = _Loaded(op, problem, buffers)
+        buffers.copy(problem.copied)
         return None
 
     def launch(self, plan: int, limit_us: float | None) -> Burst | Failure:
@@ -223,7 +214,7 @@ class CudnnSession:
             built = self._plans.pop(number, None)
             if built is not None:
                 self._enter_lane()
-                built.plan.destroy()
+                built.made.destroy()
 
     def close(self) -> None:
         """As the contract says."""
@@ -233,10 +224,10 @@ class CudnnSession:
         self._gpu.enter()
         self.unload()
         for number in tuple(self._plans):
-            self._plans.pop(number).plan.destroy()
-        for graph in self._graphs.values():
-            graph.destroy()
-        self._graphs.clear()
+            self._plans.pop(number).made.destroy()
+        for offer in self._offers.values():
+            offer.destroy()
+        self._offers.clear()
         for handle in (self._prepare, self._lane):
             if handle is not None:
                 handle.destroy()
@@ -245,6 +236,9 @@ class CudnnSession:
     # -- one run -----------------------------------------------------------------------------------------------------
 
     def _launch(self, number: int, built: _Built, loaded: _Loaded, limit_us: float | None) -> Burst | Failure:
+        failure = self._run_before(built, loaded)
+        if failure is not None:
+            return failure
         pack = self._packs(number, built, loaded)[0]
         first = self._run_alone(pack.launch_long, built)
         if isinstance(first, Failure):
@@ -295,7 +289,11 @@ class CudnnSession:
     def _result_of(self, number: int, built: _Built, loaded: _Loaded) -> Failure | None:
         """Run a plan into buffers that hold nothing like its result."""
         workspace_bytes = built.candidate.workspace_bytes
+        failure = self._run_before(built, loaded)
+        if failure is not None:
+            return failure
         loaded.buffers.spoil(workspace_bytes)
+        loaded.buffers.copy(loaded.problem.copied)
         failure = self._failure_of(self._packs(number, built, loaded)[0].launch(), built)
         if failure is not None:
             return failure
@@ -307,22 +305,15 @@ class CudnnSession:
 
     def _judge(self, built: _Built, loaded: _Loaded) -> Failure | None:
         """Whether the result that a plan left is right."""
-        gpu, buffers, op = self._gpu, loaded.buffers, loaded.op
-        allowance = conv_allowance(op, built.candidate.notes)
-        (tensor,) = buffers.written
-        if loaded.agreeing:
-            others = (note for number in loaded.agreeing for note in self._plans[number].candidate.notes)
-            widest = conv_allowance(op, {*built.candidate.notes, *others})
-            verdict = checking.compare(gpu, buffers, tensor, widest.twice())
-            places = [] if verdict.worst is None else [verdict.worst]
-        else:
-            verdict = checking.unwritten(gpu, buffers, tensor)
-            places = sorted({*checking.sampled(tensor), *([] if verdict.worst is None else [verdict.worst])})
-        what = checking.wrong(gpu, buffers, op, tensor, places, allowance) if places else None
+        others = {note for number in loaded.agreeing for note in self._plans[number].candidate.notes}
+        judgement = Judgement(
+            self._gpu, loaded.problem, loaded.buffers, built.candidate.notes, others if loaded.agreeing else None
+        )
+        what = judgement.what_is_wrong()
         if what is not None:
             return Failure("wrong_result", what)
-        if not loaded.agreeing or verdict.differing:  # this one is right: what comes later is held against it
-            buffers.keep_result()
+        if not loaded.agreeing or judgement.differs:  # this one is right: what comes later is held against it
+            loaded.buffers.keep_result()
             loaded.agreeing.clear()
         return None
 
@@ -347,11 +338,25 @@ class CudnnSession:
     def _packs(self, number: int, built: _Built, loaded: _Loaded) -> list[VariantPack]:
         packs = loaded.packs.get(number)
         if packs is None:
-            handle = self._enter_lane()
-            workspace = loaded.buffers.workspace
-            packs = [built.plan.variant_pack(places, workspace, handle=handle) for places in loaded.buffers.sets]
+            packs = [self._pack(built.made.plan, loaded, places) for places in loaded.buffers.sets]
             loaded.packs[number] = packs
         return packs
+
+    def _pack(self, plan: Runnable, loaded: _Loaded, places: Mapping[int, int]) -> VariantPack:
+        taken = {uid: address for uid, address in places.items() if plan.reserve_bytes or uid != RESERVE_UID}
+        return plan.variant_pack(taken, loaded.buffers.workspace, handle=self._enter_lane())
+
+    def _run_before(self, built: _Built, loaded: _Loaded) -> Failure | None:
+        """Queue what a plan's result depends on, in each set of tensors."""
+        if built.made.before is None:
+            return None
+        for places in loaded.buffers.sets:
+            pack = self._pack(built.made.before, loaded, places)
+            failure = self._failure_of(pack.launch_long(), built)
+            pack.destroy()
+            if failure is not None:
+                return failure
+        return None
 
     def _failure_of(self, status: int, built: _Built) -> Failure | None:
         """What a status of the latest execution means for the plan; None if it succeeded."""
@@ -380,13 +385,6 @@ class CudnnSession:
 
     def _out_of_memory(self, message: str) -> Failure:
         return Failure("out_of_memory", message, (("free_bytes", str(self._gpu.free_bytes())),))
-
-
-def _yielding(library: Library) -> Library:
-    """The same library, with no view that keeps the interpreter's lock."""
-    other = copy(library)
-    other.short = library.long  # type: ignore[assignment]
-    return other
 
 
 def _timed_out(built: _Built, run_us: float, limit_us: float) -> Failure:

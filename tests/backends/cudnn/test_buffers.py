@@ -25,7 +25,9 @@ from algosearch.backends.cudnn.gpu import OutOfDeviceMemory
 from algosearch.backends.cudnn.graph import GraphTensor
 from tests.backends.cudnn.host_gpu import HostGpu
 
-RANGES = dict.fromkeys("abcdef", Range(-1.0, 1.0))
+
+def unit_range(name: str) -> Range:
+    return Range(-1.0, 1.0)
 
 
 def tensor(uid: int, size: int, *, written: bool = False, element_type: str = "float32") -> GraphTensor:
@@ -73,13 +75,13 @@ def test_nothing_overlaps_and_every_result_is_between_guards(
 def test_what_is_read_is_random_and_what_is_written_is_no_number() -> None:
     gpu = HostGpu()
     read, also, written = tensor(0, 1000), tensor(1, 1000), tensor(2, 10, written=True)
-    loaded = Buffers(gpu, [read, also, written], 64, RANGES)
+    loaded = Buffers(gpu, [read, also, written], 64, unit_range)
     values = [np.frombuffer(at(loaded.address(each), each.bytes), np.float32) for each in (read, also, written)]
     assert -1.0 <= values[0].min() < -0.9
     assert 0.9 < values[0].max() <= 1.0
     assert not np.array_equal(values[0], values[1])
     assert np.isnan(values[2]).all()
-    again = Buffers(gpu, [read, also, written], 64, RANGES)
+    again = Buffers(gpu, [read, also, written], 64, unit_range)
     assert at(again.address(read), read.bytes) == at(loaded.address(read), read.bytes)
 
 
@@ -87,7 +89,7 @@ def test_what_is_read_is_random_and_what_is_written_is_no_number() -> None:
 @pytest.mark.parametrize("used_bytes", [0, 37, 4096])
 def test_a_byte_written_beside_what_was_given_is_noticed(beside: str, used_bytes: int) -> None:
     result = tensor(1, 33, written=True)
-    loaded = Buffers(HostGpu(), [tensor(0, 10), result], 4096, RANGES)
+    loaded = Buffers(HostGpu(), [tensor(0, 10), result], 4096, unit_range)
     loaded.spoil(used_bytes)
     start = loaded.address(result)
     ctypes.memset(start, 0, result.bytes)
@@ -101,7 +103,7 @@ def test_a_byte_written_beside_what_was_given_is_noticed(beside: str, used_bytes
 def test_spoiling_leaves_no_result_and_no_workspace() -> None:
     gpu = HostGpu()
     result = tensor(1, 100, written=True, element_type="int8")
-    loaded = Buffers(gpu, [tensor(0, 10), result], 256, RANGES)
+    loaded = Buffers(gpu, [tensor(0, 10), result], 256, unit_range)
     ctypes.memset(loaded.address(result), 5, 100)
     loaded.keep_result()
     loaded.spoil(256)
@@ -113,9 +115,9 @@ def test_spoiling_leaves_no_result_and_no_workspace() -> None:
 def test_more_than_its_share_is_out_of_memory_and_takes_nothing() -> None:
     gpu = HostGpu(capacity_bytes=10 << 20)
     with pytest.raises(OutOfDeviceMemory, match="may be taken"):
-        Buffers(gpu, [tensor(0, 10), tensor(1, 10, written=True)], most_bytes(10 << 20), RANGES)
+        Buffers(gpu, [tensor(0, 10), tensor(1, 10, written=True)], most_bytes(10 << 20), unit_range)
     assert gpu.taken_bytes == 0
-    loaded = Buffers(gpu, [tensor(0, 10), tensor(1, 10, written=True)], 6 << 20, RANGES)
+    loaded = Buffers(gpu, [tensor(0, 10), tensor(1, 10, written=True)], 6 << 20, unit_range)
     assert gpu.taken_bytes > 6 << 20
     del loaded
     assert gpu.taken_bytes == 0
@@ -124,7 +126,7 @@ def test_more_than_its_share_is_out_of_memory_and_takes_nothing() -> None:
 def test_a_rotation_goes_through_more_than_the_cache_holds() -> None:
     gpu = HostGpu(l2_bytes=1 << 20)
     tensors = [tensor(0, 10_000), tensor(1, 10_000, written=True)]
-    loaded = Buffers(gpu, tensors, 0, RANGES, rotating=True)
+    loaded = Buffers(gpu, tensors, 0, unit_range, rotating=True)
     used = sorted(place for places in loaded.sets for place in places.values())
     assert len(used) == len(set(used)) == 2 * len(loaded.sets)
     assert (len(loaded.sets) - 1) * 80_000 > gpu.l2_bytes

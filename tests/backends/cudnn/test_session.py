@@ -57,6 +57,15 @@ class TestCudnnOnTheHost(BackendContract):
             OP,
             ConvOp(input_shape=(1, 4, 5, 5), filter_shape=(4, 2, 1, 1), groups=2, **HALVES, **last),
             ConvOp(input_shape=(2, 3, 7, 7), filter_shape=(5, 3, 3, 3), stride=(2, 2), direction="backward_filter"),
+            BatchNormOp(shape=(4, 8, 5, 5)),
+            BatchNormOp(shape=(4, 8, 5, 5), phase="inference", layout="channels_last"),
+            BatchNormOp(shape=(4, 8, 5, 5), phase="backward", layout="channels_last"),
+            BatchNormOp(shape=(4, 6), statistics="per_activation"),
+            *(
+                BatchNormOp(shape=(2, 8, 4, 4), phase=phase, fusion=fusion, data_type="float16", layout="channels_last")
+                for phase in ("training_forward", "backward")
+                for fusion in ("activation", "add_activation")
+            ),
         )
 
     def impossible_ops(self) -> Sequence[Op]:
@@ -245,9 +254,3 @@ def test_fallback_comes_behind_the_heuristics(fake: FakeCudnn, driven: Driven) -
         fake.engine(index)
         fake.config(index, mode=mode)
     assert [each.algorithm for each in driven.enumerate(OP).candidates] == ["cudnn/graph:5", "cudnn/graph:9"]
-
-
-def test_a_batch_norm_has_no_candidates_yet(driven: Driven) -> None:
-    listing = driven.enumerate(canonical(BatchNormOp(shape=(2, 8, 6, 6))))
-    assert listing.candidates == ()
-    assert listing.complete
