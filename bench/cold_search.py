@@ -1,8 +1,8 @@
 """How long the answers for a whole network take when nothing is known, beside what PyTorch's benchmark takes.
 
-Every sample is a fresh process, ours and the peers' in turn. Ours begins when the process has its CUDA context, CuPy
-imported and cuDNN not yet loaded, with an empty directory store: from opening the searcher to the last committed
-answer. A peer's is the sum of the first calls of the same problems. `whole_s` is from the start of the process.
+Every sample is a fresh process, ours and the peers' in turn. Ours begins when the process has its CUDA context, its
+modules imported and cuDNN not yet loaded, with an empty directory store: from opening the searcher to the last
+committed answer. A peer's is the sum of the first calls of the same problems. `whole_s` is from the process's start.
 
     python bench/cold_search.py --json bench/results/cold_search.json
 """
@@ -37,6 +37,8 @@ def ours(network: str, case: str, batch: int) -> dict[str, Any]:
     from ledger import Ledger
 
     import algosearch
+    import algosearch.search.engine
+    import algosearch.stores.directory
     from algosearch.backends.cudnn import CudnnBackend
 
     cupy.cuda.runtime.free(0)

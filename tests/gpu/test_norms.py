@@ -13,7 +13,7 @@ from algosearch.backends.cudnn.contents import norm_allowance
 from algosearch.backends.cudnn.norm import EPSILON, MOMENTUM
 from algosearch.backends.cudnn.session import CudnnSession
 from algosearch.ops import BatchNormOp, canonical
-from algosearch.records import Built, Burst
+from algosearch.records import Built, Burst, Failure
 from tests.backends import reference
 from tests.backends.driven import Driven
 
@@ -21,10 +21,16 @@ pytestmark = pytest.mark.timeout(120)
 
 
 @pytest.fixture(scope="module")
-def driven() -> Iterator[Driven]:
+def opened() -> Iterator[Driven]:
     backend = CudnnBackend()
     with Driven(backend, backend.devices()[0]) as driven:
         yield driven
+
+
+@pytest.fixture
+def driven(opened: Driven) -> Iterator[Driven]:
+    yield opened
+    opened.unload()
 
 
 def ops() -> list[BatchNormOp]:
@@ -60,9 +66,12 @@ def test_every_result_is_right(driven: Driven, op: BatchNormOp) -> None:
     driven.load_for(op, plans)
     buffers = session.buffers
     assert buffers is not None
+    first = {plan: driven.launch(plan) for _, plan in plans}
+    plans = [(candidate, plan) for candidate, plan in plans if isinstance(first[plan], Burst)]
+    # The library tells the sizes of some fused modes that it then refuses to run.
+    assert all(each.kind == "not_supported" for each in first.values() if isinstance(each, Failure)), first
+    assert plans, first
     for candidate, plan in plans:
-        first = driven.launch(plan)
-        assert isinstance(first, Burst), (candidate.algorithm, first)
         assert driven.check(plan, plans[0][1]) is None, candidate.algorithm
         # What the check leaves behind: the result of one run.
         tensors = {each.name: driven.in_lane(buffers.contents, each).result() for each in buffers.tensors}
@@ -74,5 +83,4 @@ def test_every_result_is_right(driven: Driven, op: BatchNormOp) -> None:
             assert (excess <= 1.0).all(), (candidate.algorithm, name, float(np.nanmax(excess)))
             if np.abs(expected).max() > 0:
                 assert allowance.absolute < 0.2 * np.abs(expected).max(), "an allowance that would let anything pass"
-    driven.unload()
     driven.destroy([plan for _, plan in plans])
