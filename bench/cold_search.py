@@ -20,7 +20,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from networks import CASES, training_convs
+from networks import CASES, described, training_convs
 from report import arguments, report
 
 PEERS = ("torch_benchmark", "torch_heuristic")
@@ -62,6 +62,7 @@ def ours(network: str, case: str, batch: int) -> dict[str, Any]:
         "tried": sum(bool(getattr(each, "samples", b"")) for choice in choices for each in choice.candidates),
         "listed": sum(len(choice.candidates) for choice in choices),
         "ledger": ledger.entries(),
+        "device": described(ledger.environment),
     }
 
 

@@ -21,13 +21,17 @@ class Ledger:
         self.name = backend.name
         self.seconds: defaultdict[str, float] = defaultdict(float)
         self.calls: defaultdict[str, int] = defaultdict(int)
+        self.environment: Environment | None = None
+        """Of the device that was opened."""
         self._backend = backend
 
     def devices(self) -> tuple[Device, ...]:
         return self._backend.devices()
 
     def open(self, device: Device) -> Session:
-        return _Counted(self, self.count("open", lambda: self._backend.open(device)))
+        session = self.count("open", lambda: self._backend.open(device))
+        self.environment = session.environment
+        return _Counted(self, session)
 
     def count(self, name: str, call: Callable[[], T]) -> T:
         start = perf_counter()

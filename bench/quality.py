@@ -17,7 +17,7 @@ from time import perf_counter
 from typing import Any
 
 import oracle
-from networks import CASES, training_convs
+from networks import CASES, described, training_convs
 from report import arguments, report
 
 import algosearch
@@ -71,6 +71,7 @@ def ours(network: str, case: str, batch: int, how: set[str]) -> dict[str, Any]:
     for timing in ("warm", "rotating"):
         backend = CudnnBackend(timing=timing)
         session = backend.open(backend.devices()[0])
+        found["device"] = described(session.environment)
         try:
             found[timing] = regrets(session, ops, choices)
             if timing == "warm":

@@ -1,5 +1,5 @@
 """`HostGpu`: a `Gpu` whose memory is the host's and whose clocks are counted, so that what a session does with a device
-can be followed call by call. The same tests run on the real one in `tests/gpu/test_cuda.py`."""
+can be followed call by call. It and the real one pass the same tests (`gpu_contract.py`)."""
 
 from __future__ import annotations
 
