@@ -33,6 +33,7 @@ STORE_VARIABLE: Final = "ALGOSEARCH_STORE"
 BASE_VARIABLE: Final = "ALGOSEARCH_BASE"
 ISOLATION_VARIABLE: Final = "ALGOSEARCH_ISOLATION"
 DEBUG_VARIABLE: Final = "ALGOSEARCH_DEBUG"
+CUDNN_VARIABLE: Final = "ALGOSEARCH_CUDNN"
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,6 +68,12 @@ def debug_wanted(environ: Mapping[str, str] | None = None) -> bool:
     asked for even when the rest of the environment cannot be understood."""
     environ = os.environ if environ is None else environ
     return environ.get(DEBUG_VARIABLE, "") not in ("", "0")
+
+
+def cudnn_location(environ: Mapping[str, str] | None = None) -> str | None:
+    """The directory of the cuDNN to use, or its `libcudnn.so.9`; None to look for one. Read when it is loaded."""
+    environ = os.environ if environ is None else environ
+    return environ.get(CUDNN_VARIABLE) or None
 
 
 def mode_of(word: object, name: str = "mode") -> Mode:

@@ -12,7 +12,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-LIBRARIES = ("anyio", "msgspec", "numpy", "diskcache", "async-lru", "aiocache")
+LIBRARIES = ("anyio", "msgspec", "numpy", "diskcache", "async-lru", "aiocache", "cupy-cuda12x", "cupy-cuda13x", "torch")
 
 
 def environment() -> dict[str, Any]:

@@ -7,10 +7,13 @@ from algosearch.errors import InvalidSetting
 
 
 def default_backends() -> tuple[Backend, ...]:
-    """The best library that this machine has a device for, first; the CPU backend, which is always there, last."""
-    from algosearch.backends.cpu import CpuBackend  # imports numpy: 70 ms that `import algosearch` must not cost
+    """cuDNN, which has no devices where its library, CuPy or a GPU is missing; the CPU backend, which is always there,
+    last. A device is opened, and CuPy imported, when it is first needed."""
+    # Both import numpy: 70 ms that `import algosearch` must not cost.
+    from algosearch.backends.cpu import CpuBackend
+    from algosearch.backends.cudnn import CudnnBackend
 
-    return (CpuBackend(),)
+    return (CudnnBackend(), CpuBackend())
 
 
 def backend_of(recipe: Recipe) -> Backend:
@@ -24,8 +27,12 @@ def backend_of(recipe: Recipe) -> Backend:
             from algosearch.backends.cpu import CpuBackend
 
             return CpuBackend.from_recipe(recipe)
+        case "cudnn":
+            from algosearch.backends.cudnn import CudnnBackend
+
+            return CudnnBackend.from_recipe(recipe)
         case "simulated":
             from algosearch.backends.simulated import SimulatedBackend
 
             return SimulatedBackend.from_recipe(recipe)
-    raise InvalidSetting("backend", recipe.backend, "must be one of cpu, simulated")
+    raise InvalidSetting("backend", recipe.backend, "must be one of cpu, cudnn, simulated")

@@ -1,0 +1,140 @@
+"""`CudnnBackend`: the NVIDIA GPUs of this machine, through cuDNN and CuPy. Importing this loads neither."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Final
+
+import msgspec
+
+from algosearch.backends.base import Device, Recipe
+from algosearch.backends.cudnn.candidates import BACKEND
+from algosearch.backends.cudnn.driver import CudaDevice, Driver, DriverMissing
+from algosearch.backends.cudnn.gpu import CudaFault, OutOfDeviceMemory
+from algosearch.backends.cudnn.library import CudnnUnusable, Library, find
+from algosearch.backends.cudnn.session import CudnnSession, Timing
+from algosearch.backends.cudnn.status import CudnnError
+from algosearch.errors import DeviceUnavailable, InvalidSetting
+from algosearch.records import Environment
+from algosearch.settings import Isolation
+
+_GIB: Final = 1 << 30
+_MEMORY_STEP: Final = 4 * _GIB
+"""Devices of one kind differ by what firmware and error correction take."""
+_CUPY: Final = "pip install 'algosearch[cuda12]' or 'algosearch[cuda13]', whichever the driver supports"
+_FRESH: Final = "see whether another process fills it or has broken it, and try again in a fresh process"
+
+
+class _Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a recipe carries."""
+
+    timing: Timing
+    library: str | None
+
+
+class CudnnBackend:
+    """A `Backend` of the GPUs that this process may see (`CUDA_VISIBLE_DEVICES`).
+
+    Args:
+        timing: `warm`: a run finds its tensors in the cache, as far as they fit into it; `rotating`: it finds none.
+        library: a directory with cuDNN, or its `libcudnn.so.9`; left out, the one that `library.find` finds.
+    """
+
+    name = BACKEND
+    isolation: Isolation = "process"  # a kernel may hang or spoil its context, and a caller that computes has the GIL
+
+    def __init__(self, *, timing: Timing = "warm", library: str | None = None) -> None:
+        self._timing: Timing = timing
+        self._library = library
+
+    def __repr__(self) -> str:
+        return f"<CudnnBackend {self._timing}>"
+
+    @classmethod
+    def from_recipe(cls, recipe: Recipe) -> CudnnBackend:
+        """The backend of a recipe.
+
+        Raises:
+            InvalidSetting: its settings cannot be understood.
+        """
+        try:
+            settings = msgspec.json.decode(recipe.settings, type=_Settings)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise InvalidSetting("recipe", recipe.settings, str(error)) from error
+        return cls(timing=settings.timing, library=settings.library)
+
+    def recipe(self) -> Recipe | None:
+        """As the contract says."""
+        settings = _Settings(timing=self._timing, library=self._library)
+        return Recipe(backend=BACKEND, settings=msgspec.json.encode(settings))
+
+    def devices(self) -> tuple[Device, ...]:
+        """The GPUs; none if the driver, CuPy or cuDNN is missing: `absence` says what."""
+        if self.absence() is not None:
+            return ()
+        return tuple(_device(each) for each in Driver.load().devices())
+
+    def absence(self) -> DeviceUnavailable | None:
+        """Why there are no devices, and what to do about it; None if there are some. Opens none of them."""
+        try:
+            Driver.load()
+        except DriverMissing as error:
+            return DeviceUnavailable(BACKEND, str(error), "install the driver, or ask another backend (`--device cpu`)")
+        if importlib.util.find_spec("cupy") is None:
+            return DeviceUnavailable(BACKEND, "CuPy is not installed", _CUPY)
+        try:
+            find(self._library)
+        except CudnnUnusable as error:
+            return error
+        return None
+
+    def open(self, device: Device) -> CudnnSession:
+        """Open a GPU, as often as asked: its context, a stream, cuDNN; up to seconds.
+
+        Raises:
+            DeviceUnavailable: with the reason and the remedy.
+        """
+        missing = self.absence()
+        if missing is not None:
+            raise missing
+        driver = Driver.load()
+        found = next((each for each in driver.devices() if _device(each) == device), None)
+        if found is None:
+            raise DeviceUnavailable(device.name, "this process sees no such GPU", "look at CUDA_VISIBLE_DEVICES")
+        try:
+            library = Library.load(self._library)
+            from algosearch.backends.cudnn.cuda import CupyGpu  # imports CuPy
+
+            gpu = CupyGpu(driver, found)
+        except (CudaFault, OutOfDeviceMemory, CudnnError) as error:
+            raise DeviceUnavailable(device.name, str(error), _FRESH) from error
+        except ImportError as error:
+            raise DeviceUnavailable(device.name, f"CuPy cannot be imported: {error}", _CUPY) from error
+        return CudnnSession(library, gpu, device, environment_of(library, found), timing=self._timing)
+
+
+def environment_of(library: Library, device: CudaDevice) -> Environment:
+    """What the time of a run depends on beside the problem. No ordinal, no host, no driver: a fleet that updates its
+    drivers one by one shares what it found."""
+    return Environment(
+        backend=BACKEND,
+        device=device.name,
+        facts=tuple(
+            {
+                **library.facts(),
+                "compute_capability": device.compute_capability,
+                "memory": memory_class(device.memory_bytes),
+                "multiprocessors": str(device.multiprocessors),
+            }.items()
+        ),
+        incomplete="; ".join(library.missing) or None,
+    )
+
+
+def memory_class(memory_bytes: int) -> str:
+    """The memory, to the nearest 4 GiB."""
+    return f"{max(1, round(memory_bytes / _MEMORY_STEP)) * _MEMORY_STEP // _GIB} GiB"
+
+
+def _device(found: CudaDevice) -> Device:
+    return Device(backend=BACKEND, ordinal=found.ordinal, kind=found.name, identity=found.uuid)

@@ -1,0 +1,126 @@
+"""`Offer`: what the library has for an op, as the prepare thread sees it: a listing, and plans of what is listed."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+from algosearch.backends.cudnn.candidates import engine_of, legacy_mode_of, listing, norm_listing
+from algosearch.backends.cudnn.convolution import ConvolutionGraph
+from algosearch.backends.cudnn.handle import Handle
+from algosearch.backends.cudnn.legacy_norm import LegacyNorm
+from algosearch.backends.cudnn.norm import forward_of
+from algosearch.backends.cudnn.norm_graph import NormGraph, can_be_a_graph
+from algosearch.backends.cudnn.plan import Runnable
+from algosearch.backends.cudnn.status import CudnnError
+from algosearch.ops import BatchNormOp, ConvOp, Op
+from algosearch.records import Failure, Listing
+
+
+class Made(msgspec.Struct, frozen=True):
+    """A runnable candidate."""
+
+    plan: Runnable
+    before: Runnable | None = None
+    """What must have been run before it, on the same tensors, for its result to mean something."""
+
+    def destroy(self) -> None:
+        """Give both back; in the lane."""
+        self.plan.destroy()
+        if self.before is not None:
+            self.before.destroy()
+
+
+class Offer(Protocol):
+    """One op's. Owned by the prepare thread."""
+
+    def listing(self, width: int | None) -> Listing:
+        """As `Session.enumerate`."""
+        ...
+
+    def make(self, algorithm: str) -> Made | Failure:
+        """A plan of a listed algorithm.
+
+        Raises:
+            InvalidAlgorithm: it is none of this library's.
+        """
+        ...
+
+    def destroy(self) -> None:
+        """Give it back. Harmless if done twice."""
+        ...
+
+
+def offer_of(handle: Handle, op: Op) -> Offer | None:
+    """What the library has for a canonical op; None if it does no such thing.
+
+    Raises:
+        CudnnError: it cannot be asked.
+    """
+    try:
+        return _ConvOffer(handle, op) if isinstance(op, ConvOp) else _NormOffer(handle, op)
+    except CudnnError as error:
+        if error.fault != "candidate":
+            raise
+        return None
+
+
+class _ConvOffer:
+    def __init__(self, handle: Handle, op: ConvOp) -> None:
+        self._op = op
+        self._graph = ConvolutionGraph(handle, op)
+
+    def listing(self, width: int | None) -> Listing:
+        return listing(self._graph, self._op, width)
+
+    def make(self, algorithm: str) -> Made | Failure:
+        plan = self._graph.build(*engine_of(algorithm))
+        return plan if isinstance(plan, Failure) else Made(plan)
+
+    def destroy(self) -> None:
+        self._graph.destroy()
+
+
+class _NormOffer:
+    """The backward pass of a fused batch norm reads what the forward pass of the same mode wrote: that comes before."""
+
+    def __init__(self, handle: Handle, op: BatchNormOp) -> None:
+        self._op = op
+        self._legacy = LegacyNorm(handle, op)
+        self._forward = LegacyNorm(handle, forward_of(op)) if op.phase == "backward" and op.fusion != "none" else None
+        self._graph = _graph_of(handle, op)
+
+    def listing(self, width: int | None) -> Listing:
+        return norm_listing(self._legacy, self._graph, width)
+
+    def make(self, algorithm: str) -> Made | Failure:
+        mode = legacy_mode_of(algorithm)
+        if mode is None:
+            if self._graph is None:
+                return Failure("not_supported", f"no {algorithm} for {self._op.describe()}")
+            compiled = self._graph.build(*engine_of(algorithm))
+            return compiled if isinstance(compiled, Failure) else Made(compiled)
+        plan = self._legacy.build(mode)
+        if isinstance(plan, Failure) or self._forward is None:
+            return plan if isinstance(plan, Failure) else Made(plan)
+        before = self._forward.build(mode)
+        if isinstance(before, Failure):
+            plan.destroy()
+            return before
+        return Made(plan, before)
+
+    def destroy(self) -> None:
+        if self._graph is not None:
+            self._graph.destroy()
+
+
+def _graph_of(handle: Handle, op: BatchNormOp) -> NormGraph | None:
+    if not can_be_a_graph(op):
+        return None
+    try:
+        return NormGraph(handle, op)
+    except CudnnError as error:
+        if error.fault != "candidate":
+            raise
+        return None

@@ -1,0 +1,399 @@
+"""`CudnnSession`: candidates listed and built in the prepare thread, run, timed and checked in the lane.
+
+Each of the two threads has its own handle, made when it first calls. The prepare thread's never executes anything; the
+lane's executes on the lane's stream, and on nothing else. Plans are made by the one, then run and destroyed by the
+other, never both at once: cuDNN does not allow a plan to be shared between threads.
+
+Rejected: to give the interpreter's lock up at every call of the prepare thread, in favour of the lane. It took the
+lane's launches from 1.1 to 0.9 s, and everything in the prepare thread twice as long.
+
+Destroying a plan may unload code and waits for the device, so it is done in `destroy` and `close`, never by the garbage
+collector.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from time import perf_counter
+from typing import Final, Literal, TypeVar
+
+import msgspec
+
+from algosearch.backends.base import Device
+from algosearch.backends.cudnn import gate
+from algosearch.backends.cudnn.buffers import Buffers
+from algosearch.backends.cudnn.checking import Judgement
+from algosearch.backends.cudnn.gpu import CudaFault, Gpu, OutOfDeviceMemory
+from algosearch.backends.cudnn.handle import Handle
+from algosearch.backends.cudnn.library import Library
+from algosearch.backends.cudnn.offer import Made, Offer, offer_of
+from algosearch.backends.cudnn.plan import Runnable, VariantPack
+from algosearch.backends.cudnn.problem import RESERVE_UID, Problem, problem_of
+from algosearch.backends.cudnn.status import CudnnError, suspects_context
+from algosearch.ops import Op
+from algosearch.records import Built, Burst, Candidate, Environment, Failure, InvalidAlgorithm, Listing
+
+Timing = Literal["warm", "rotating"]
+"""Whether runs find their tensors in the cache, as far as they fit into it, or never do."""
+
+_OFFERS: Final = 8
+"""Kept in the prepare thread: of the keys in hand, and a few more. One is made again in tens of microseconds."""
+_KEPT_BYTES: Final = 1 << 30
+"""Of memory that no op uses at the moment: to allocate it anew for each would take as long as a race."""
+_AGAIN_US: Final = 5_000.0
+"""A first run that was waited for no longer is run once more: what it took to load its code hides what a run takes."""
+
+T = TypeVar("T")
+
+
+class _Built(msgspec.Struct):
+    op: Op
+    candidate: Candidate
+    made: Made
+    expected_us: float = 0.0
+    """What a run took when it was last timed."""
+
+
+class _Loaded:
+    """An op's buffers, and what is bound to them."""
+
+    def __init__(self, op: Op, problem: Problem, buffers: Buffers) -> None:
+        self.op = op
+        self.problem = problem
+        self.buffers = buffers
+        self.packs: dict[int, list[VariantPack]] = {}
+        """By plan, one for each set of tensors."""
+        self.turn = 0
+        """Whose turn it is among the sets."""
+        self.agreeing: set[int] = set()
+        """Plans whose result is the other result that the buffers keep, within what rounding explains."""
+
+    def forget(self, number: int) -> None:
+        for pack in self.packs.pop(number, ()):
+            pack.destroy()
+        self.agreeing.discard(number)
+
+
+class CudnnSession:
+    """A `Session` of one GPU. Made by `CudnnBackend.open`."""
+
+    def __init__(
+        self, library: Library, gpu: Gpu, device: Device, environment: Environment, *, timing: Timing = "warm"
+    ) -> None:
+        self.device = device
+        self.environment = environment
+        self._library = library
+        self._gpu = gpu
+        self._timing: Timing = timing
+        self._gate = gate.Gate()
+        self._numbers = itertools.count(1)
+        # Added to by prepare, looked up and removed by the lane; one dictionary operation each, hence no lock.
+        self._plans: dict[int, _Built] = {}
+        self._offers: dict[Op, Offer] = {}
+        self._prepare: Handle | None = None
+        self._lane: Handle | None = None
+        self._loaded: _Loaded | None = None
+        self._sick: Failure | None = None
+        """Why nothing runs on the device any more."""
+        self._closed = False
+
+    def __repr__(self) -> str:
+        loaded = self._loaded.op.describe() if self._loaded else "nothing"
+        return f"<CudnnSession {self.device.name}, {loaded} loaded, {len(self._plans)} plans>"
+
+    @property
+    def buffers(self) -> Buffers | None:
+        """What is loaded, to be looked at from the lane; None if nothing is."""
+        return None if self._loaded is None else self._loaded.buffers
+
+    # -- the prepare side --------------------------------------------------------------------------------------------
+
+    def enumerate(self, op: Op, width: int | None) -> Listing:
+        """As the contract says."""
+        offer = self._offer_of(op)
+        return Listing(candidates=(), complete=True) if offer is None else offer.listing(width)
+
+    def build(self, op: Op, candidate: Candidate) -> Built | Failure:
+        """As the contract says."""
+        start = perf_counter()
+        offer = self._offer_of(op)
+        if offer is None:
+            return Failure("not_supported", f"the library cannot do {op.describe()}")
+        try:
+            made = offer.make(candidate.algorithm)
+        except InvalidAlgorithm as error:
+            return Failure("not_supported", str(error))
+        if isinstance(made, Failure):
+            return made
+        number = next(self._numbers)
+        self._plans[number] = _Built(op, candidate, made)
+        return Built(number, (perf_counter() - start) * 1e6)
+
+    def _offer_of(self, op: Op) -> Offer | None:
+        """What the library has for an op; None if it does no such thing."""
+        offer = self._offers.pop(op, None)
+        if offer is None:
+            if self._prepare is None:
+                self._gpu.enter()
+                self._prepare = Handle(self._library)
+            offer = offer_of(self._prepare, op)
+            if offer is None:
+                return None
+        self._offers[op] = offer  # the latest one last
+        while len(self._offers) > _OFFERS:
+            self._offers.pop(next(iter(self._offers))).destroy()
+        return offer
+
+    # -- the lane ----------------------------------------------------------------------------------------------------
+
+    def load(self, op: Op, workspace_bytes: int) -> Failure | None:
+        """As the contract says."""
+        if self._loaded is not None:
+            raise AssertionError(f"loading over {self._loaded.op.describe()}, which would leak")
+        self._enter_lane()
+        made = [built.made for built in tuple(self._plans.values()) if built.op == op]
+        problem = problem_of(op, max((each.plan.reserve_bytes for each in made), default=0))
+        workspace_bytes = max(workspace_bytes, *(each.before.workspace_bytes for each in made if each.before), 0)
+        rotating = self._timing == "rotating"
+        try:
+            buffers = Buffers(self._gpu, problem.tensors, workspace_bytes, problem.range_of, rotating=rotating)
+        except OutOfDeviceMemory as error:
+            return self._out_of_memory(str(error))
+        self._loaded = _Loaded(op, problem, buffers)
+        buffers.copy(problem.copied)
+        return None
+
+    def launch(self, plan: int, limit_us: float | None) -> Burst | Failure:
+        """As the contract says."""
+        built, loaded = self._ready(plan)
+        return self._surviving(built, lambda: self._launch(plan, built, loaded, limit_us))
+
+    def time(self, bursts: Sequence[tuple[int, int]], limit_us: float | None) -> tuple[Burst | Failure, ...]:
+        """As the contract says. The limit is for the mean of a burst."""
+        if not bursts:
+            return ()
+        asked = [(self._ready(plan)[0], self._burst(plan, repeats)) for plan, repeats in bursts]
+        timed = self._surviving(asked[0][0], lambda: gate.run(self._gpu, self._gate, [burst for _, burst in asked]))
+        if isinstance(timed, Failure):  # whose fault it was cannot be told: they ran one behind the other
+            return (timed,) * len(asked)
+        return tuple(
+            self._outcome(built, each, len(burst.launches), limit_us)
+            for (built, burst), each in zip(asked, timed, strict=True)
+        )
+
+    def check(self, plan: int, against: int | None) -> Failure | None:
+        """As the contract says. Where two plans differ, the definition decides, in float64, at the worst place."""
+        built, loaded = self._ready(plan)
+        if against is not None and against not in loaded.agreeing and against != plan:
+            other, _ = self._ready(against)
+            if self._surviving(other, lambda: self._result_of(against, other, loaded)) is None:
+                loaded.buffers.keep_result()
+                loaded.agreeing = {against}
+        failure = self._surviving(built, lambda: self._result_of(plan, built, loaded))
+        if failure is None:
+            failure = self._surviving(built, lambda: self._judge(built, loaded))
+        if failure is None:
+            loaded.agreeing.add(plan)
+        return failure
+
+    def healthy(self) -> Failure | None:
+        """As the contract says: as the lane found it, when a candidate failed and it may not be its fault alone."""
+        return self._sick
+
+    def unload(self) -> None:
+        """As the contract says. Some of the memory stays the session's, for the next op."""
+        loaded, self._loaded = self._loaded, None
+        if loaded is None:
+            return
+        for number in tuple(loaded.packs):
+            loaded.forget(number)
+        del loaded
+        self._gpu.trim(_KEPT_BYTES)
+
+    def destroy(self, plans: Sequence[int]) -> None:
+        """As the contract says."""
+        for number in plans:
+            if self._loaded is not None:
+                self._loaded.forget(number)
+            built = self._plans.pop(number, None)
+            if built is not None:
+                self._enter_lane()
+                built.made.destroy()
+
+    def close(self) -> None:
+        """As the contract says."""
+        if self._closed:
+            return
+        self._closed = True
+        self._gpu.enter()
+        self.unload()
+        for number in tuple(self._plans):
+            self._plans.pop(number).made.destroy()
+        for offer in self._offers.values():
+            offer.destroy()
+        self._offers.clear()
+        for handle in (self._prepare, self._lane):
+            if handle is not None:
+                handle.destroy()
+        self._gpu.close()
+
+    # -- one run -----------------------------------------------------------------------------------------------------
+
+    def _launch(self, number: int, built: _Built, loaded: _Loaded, limit_us: float | None) -> Burst | Failure:
+        failure = self._run_before(built, loaded)
+        if failure is not None:
+            return failure
+        pack = self._packs(number, built, loaded)[0]
+        first = self._run_alone(pack.launch_long, built)
+        if isinstance(first, Failure):
+            return first
+        took_us, waited_us = first
+        if waited_us <= _AGAIN_US:
+            again = self._run_alone(pack.launch, built)
+            if isinstance(again, Failure):
+                return again
+            took_us = min(took_us, again[0])
+        if limit_us is not None and took_us > limit_us:
+            return _timed_out(built, took_us, limit_us)
+        return Burst(time_us=took_us, repeats=1, timing=f"ungated,{self._timing}")
+
+    def _run_alone(self, execute: Callable[[], int], built: _Built) -> tuple[float, float] | Failure:
+        """The time of one run, with whatever the host adds to it, and how long it was waited for; in µs. Code is loaded
+        before anything is queued, so that the wait is the run's alone."""
+        gpu = self._gpu
+        first, last = gpu.events(2)[:2]
+        gpu.record(first)
+        failure = self._failure_of(execute(), built)
+        gpu.record(last)
+        queued_us = gpu.clock_us()
+        gpu.synchronize()
+        waited_us = gpu.clock_us() - queued_us
+        return (max(gpu.elapsed_us(first, last), 1e-3), waited_us) if failure is None else failure
+
+    def _burst(self, number: int, repeats: int) -> gate.Burst:
+        if repeats < 1:
+            raise AssertionError(f"a burst of {repeats} runs")
+        built, loaded = self._ready(number)
+        packs = self._packs(number, built, loaded)
+        first, loaded.turn = loaded.turn, loaded.turn + repeats
+        launches = tuple(packs[turn % len(packs)].launch for turn in range(first, first + repeats))
+        return gate.Burst(launches, built.expected_us)
+
+    def _outcome(self, built: _Built, timed: gate.Timed, repeats: int, limit_us: float | None) -> Burst | Failure:
+        failure = self._failure_of(timed.status, built)
+        if failure is not None:
+            return failure
+        run_us = max(timed.burst_us / repeats, 1e-3)
+        built.expected_us = run_us
+        if limit_us is not None and run_us > limit_us:
+            return _timed_out(built, run_us, limit_us)
+        timing = f"gated,{self._timing}"
+        return Burst(time_us=run_us, repeats=repeats, timing=timing, disturbed=timed.disturbed)
+
+    def _result_of(self, number: int, built: _Built, loaded: _Loaded) -> Failure | None:
+        """Run a plan into buffers that hold nothing like its result."""
+        workspace_bytes = built.candidate.workspace_bytes
+        failure = self._run_before(built, loaded)
+        if failure is not None:
+            return failure
+        loaded.buffers.spoil(workspace_bytes)
+        loaded.buffers.copy(loaded.problem.copied)
+        failure = self._failure_of(self._packs(number, built, loaded)[0].launch(), built)
+        if failure is not None:
+            return failure
+        if loaded.buffers.is_trespassed(workspace_bytes):
+            loaded.agreeing.clear()
+            what = f"{built.candidate.algorithm} wrote beside its result or its workspace of {workspace_bytes} bytes"
+            return Failure("out_of_bounds", what)
+        return None
+
+    def _judge(self, built: _Built, loaded: _Loaded) -> Failure | None:
+        """Whether the result that a plan left is right."""
+        others = {note for number in loaded.agreeing for note in self._plans[number].candidate.notes}
+        judgement = Judgement(
+            self._gpu, loaded.problem, loaded.buffers, built.candidate.notes, others if loaded.agreeing else None
+        )
+        what = judgement.what_is_wrong()
+        if what is not None:
+            return Failure("wrong_result", what)
+        if not loaded.agreeing or judgement.differs:  # this one is right: what comes later is held against it
+            loaded.buffers.keep_result()
+            loaded.agreeing.clear()
+        return None
+
+    # -- what they have in common ------------------------------------------------------------------------------------
+
+    def _enter_lane(self) -> Handle:
+        if self._lane is None:
+            self._gpu.enter()
+            self._lane = Handle(self._library)
+            self._lane.set_stream(self._gpu.stream)
+        return self._lane
+
+    def _ready(self, number: int) -> tuple[_Built, _Loaded]:
+        """A plan that may run on what is loaded."""
+        built, loaded = self._plans.get(number), self._loaded
+        if built is None:
+            raise AssertionError(f"there is no plan {number}")
+        if loaded is None or loaded.op != built.op:
+            raise AssertionError(f"plan {number} is for {built.op.describe()}; {self!r}")
+        return built, loaded
+
+    def _packs(self, number: int, built: _Built, loaded: _Loaded) -> list[VariantPack]:
+        packs = loaded.packs.get(number)
+        if packs is None:
+            packs = [self._pack(built.made.plan, loaded, places) for places in loaded.buffers.sets]
+            loaded.packs[number] = packs
+        return packs
+
+    def _pack(self, plan: Runnable, loaded: _Loaded, places: Mapping[int, int]) -> VariantPack:
+        taken = {uid: address for uid, address in places.items() if plan.reserve_bytes or uid != RESERVE_UID}
+        return plan.variant_pack(taken, loaded.buffers.workspace, handle=self._enter_lane())
+
+    def _run_before(self, built: _Built, loaded: _Loaded) -> Failure | None:
+        """Queue what a plan's result depends on, in each set of tensors."""
+        if built.made.before is None:
+            return None
+        for places in loaded.buffers.sets:
+            pack = self._pack(built.made.before, loaded, places)
+            failure = self._failure_of(pack.launch_long(), built)
+            pack.destroy()
+            if failure is not None:
+                return failure
+        return None
+
+    def _failure_of(self, status: int, built: _Built) -> Failure | None:
+        """What a status of the latest execution means for the plan; None if it succeeded."""
+        if not status:
+            return None
+        if suspects_context(status) and not self._gpu.is_healthy():
+            return self._lost(built, f"status {status}")
+        try:
+            self._library.check(status, f"running {built.candidate.algorithm}")
+        except CudnnError as error:
+            return error.failure("running")
+        return None
+
+    def _surviving(self, built: _Built, run: Callable[[], T]) -> T | Failure:
+        """What `run` returns; a failure if something that it queued failed, and the device is still of use."""
+        try:
+            return run()
+        except CudaFault as fault:
+            if not self._gpu.is_healthy():
+                return self._lost(built, str(fault))
+            return Failure("launch_failed", str(fault), (("status", str(fault.status)),))
+
+    def _lost(self, built: _Built, what: str) -> Failure:
+        """The candidate that has made the device useless to this process."""
+        reason = f"nothing runs any more since {built.candidate.algorithm} ran for {built.op.describe()}: {what}"
+        self._sick = Failure("launch_failed", reason, (("device", self.device.name),))
+        return self._sick
+
+    def _out_of_memory(self, message: str) -> Failure:
+        return Failure("out_of_memory", message, (("free_bytes", str(self._gpu.free_bytes())),))
+
+
+def _timed_out(built: _Built, run_us: float, limit_us: float) -> Failure:
+    what = f"a run of {built.candidate.algorithm} took {run_us:.1f} µs"
+    return Failure("timed_out", what, (("limit_us", str(limit_us)),))

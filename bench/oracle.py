@@ -1,0 +1,69 @@
+"""What the best choice would have been: candidates timed again and again, the best chosen on one half of the rounds and
+priced on the other, so that nobody is the best by luck."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from math import ceil
+
+from algosearch.backends.base import Session
+from algosearch.ops import Op
+from algosearch.records import Built, Burst, Candidate, Failure
+
+ROUNDS = 16
+BURST_US = 150.0
+MOST_REPEATS = 48
+NEAR = 1.5
+"""Only candidates within this factor of the best are timed again."""
+
+
+def timed(session: Session, op: Op, candidates: Sequence[Candidate]) -> dict[str, list[float]]:
+    """Times in µs of each candidate that runs and comes near the best, one for each round."""
+    built = [(each, session.build(op, each)) for each in candidates]
+    plans = {each.algorithm: outcome.plan for each, outcome in built if isinstance(outcome, Built)}
+    workspace_bytes = max(each.workspace_bytes for each in candidates)
+    failure = session.load(op, workspace_bytes)
+    if failure is not None:
+        raise MemoryError(failure.message)
+    try:
+        first = {name: session.launch(plan, None) for name, plan in plans.items()}
+        runs = {name: burst.time_us for name, burst in first.items() if isinstance(burst, Burst)}
+        once = _round(session, {name: plans[name] for name in runs}, dict.fromkeys(runs, 1))
+        best = min(once.values())
+        near = {name: plans[name] for name, us in once.items() if us <= NEAR * best + 1.0}
+        repeats = {name: min(MOST_REPEATS, ceil(BURST_US / once[name])) for name in near}
+        found: dict[str, list[float]] = {name: [] for name in near}
+        for turn in range(ROUNDS):
+            names = list(near)[turn % len(near) :] + list(near)[: turn % len(near)]
+            for name, us in _round(session, {name: near[name] for name in names}, repeats).items():
+                found[name].append(us)
+        return found
+    finally:
+        session.unload()
+        session.destroy(list(plans.values()))
+
+
+def prices(times: Mapping[str, Sequence[float]], pick: str) -> tuple[float, float]:
+    """(the pick's, the best one's) time in µs: the best of the even rounds priced on the odd ones, and vice versa."""
+    mine = best = 0.0
+    for chosen_on, priced_on in ((0, 1), (1, 0)):
+        medians = [{name: statistics.median(each[half::2]) for name, each in times.items()} for half in (0, 1)]
+        winner = min(medians[chosen_on], key=medians[chosen_on].__getitem__)
+        best += medians[priced_on][winner] / 2
+        mine += medians[priced_on][pick] / 2
+    return mine, best
+
+
+def _round(session: Session, plans: Mapping[str, int], repeats: Mapping[str, int]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    while len(found) < len(plans):
+        left = [name for name in plans if name not in found]
+        for name, outcome in zip(
+            left, session.time([(plans[name], repeats[name]) for name in left], None), strict=True
+        ):
+            if isinstance(outcome, Failure):
+                raise RuntimeError(f"{name} ran before and fails now: {outcome.message}")
+            if outcome.disturbed is None:
+                found[name] = outcome.time_us
+    return found

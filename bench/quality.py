@@ -1,0 +1,266 @@
+"""How good the picks are: against every candidate that was tried, or that there is, and against what PyTorch runs.
+
+Regret is that of `oracle.py`, with tensors in the cache (warm) and never in it (rotating). Beside PyTorch, kernels are
+timed alike for both, as a CUDA graph of 20 runs, replayed; each sample is a fresh process, ours and the peers' in turn.
+
+    python bench/quality.py --json bench/results/quality.json
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import statistics
+import subprocess
+import sys
+from time import perf_counter
+from typing import Any
+
+import oracle
+from networks import CASES, described, training_convs
+from report import arguments, report
+
+import algosearch
+from algosearch import Policy
+from algosearch.backends.base import Session
+from algosearch.ops import ConvOp
+from algosearch.records import Candidate, Trial
+
+PEERS = ("torch_benchmark", "torch_heuristic")
+RUNS = 20
+REPLAYS = 7
+MIB = 1 << 20
+LIMITS = {
+    "resnet50_64_fp16_nhwc_regret_tried_warm": "≤ 0.003",
+    "resnet50_64_fp32_nchw_regret_tried_warm": "≤ 0.003",
+    "resnet50_1_fp16_nhwc_regret_tried_warm": "≤ 0.015",
+    "resnet50_64_fp16_nhwc_regret_all_warm": "≤ 0.007",
+    "resnet50_64_fp32_nchw_regret_all_warm": "≤ 0.007",
+    "resnet50_64_fp16_nhwc_against_torch_benchmark": "≤ -0.06",
+    "resnet50_64_fp32_nchw_against_torch_benchmark": "≤ -0.02",
+    "resnet50_64_fp16_nhwc_against_torch_heuristic": "< 0",
+    "resnet50_64_fp32_nchw_against_torch_heuristic": "< 0",
+}
+
+
+def ours(network: str, case: str, batch: int, how: set[str]) -> dict[str, Any]:
+    from algosearch.backends.cudnn import CudnnBackend
+
+    ops = training_convs(network, case, batch)
+    limits = (64, 8, 1, 0) if "limits" in how else ()
+
+    async def search() -> tuple[list[algosearch.Choice], dict[int, tuple[float, list[algosearch.Choice]]]]:
+        backend = CudnnBackend()
+        async with algosearch.open_searcher(store="memory:", backends=[backend], devices=["cudnn:0"]) as searcher:
+            choices = await searcher.select_many(ops)
+            limited: dict[int, tuple[float, list[algosearch.Choice]]] = {}
+            for limit in limits:
+                start = perf_counter()
+                found = await searcher.select_many(ops, Policy(workspace_limit_bytes=limit * MIB))
+                limited[limit] = perf_counter() - start, found
+            return choices, limited
+
+    choices, limited = asyncio.run(search())
+    found: dict[str, Any] = {
+        "picks": [choice.algorithm for choice in choices],
+        "first_us": [choice.first_us for choice in choices],
+        "time_us": [choice.time_us for choice in choices],
+    }
+    if "peers" in how:
+        found["graph_us"] = graphs_us(ops, choices)
+    for timing in ("warm", "rotating"):
+        backend = CudnnBackend(timing=timing)
+        session = backend.open(backend.devices()[0])
+        found["device"] = described(session.environment)
+        try:
+            found[timing] = regrets(session, ops, choices)
+            if timing == "warm":
+                for limit, (seconds, picked) in limited.items():
+                    found[f"limit_{limit}"] = {"seconds": seconds, **regrets(session, ops, picked, limit * MIB)}
+                if "all" in how:
+                    found["all"] = regrets(session, ops, choices, everything=True)
+        finally:
+            session.close()
+    return found
+
+
+def regrets(
+    session: Session,
+    ops: list[ConvOp],
+    choices: list[algosearch.Choice],
+    limit_bytes: int | None = None,
+    *,
+    everything: bool = False,
+) -> dict[str, Any]:
+    """For each op the price of the pick and of the best, against those tried, or all."""
+    pairs = []
+    for op, choice in zip(ops, choices, strict=True):
+        candidates = list(session.enumerate(op, None).candidates) if everything else _near(choice)
+        if limit_bytes is not None:
+            candidates = [each for each in candidates if each.workspace_bytes <= limit_bytes]
+        times = oracle.timed(session, op, candidates)
+        if choice.algorithm not in times:  # more than 1.5 times slower than the best
+            times |= oracle.timed(session, op, [each for each in candidates if each.algorithm == choice.algorithm])
+        pairs.append(oracle.prices(times, choice.algorithm))
+    return {"mine_us": [mine for mine, _ in pairs], "best_us": [best for _, best in pairs]}
+
+
+def _near(choice: algosearch.Choice) -> list[Candidate]:
+    tried = [each for each in choice.candidates if isinstance(each, Trial) and each.failure is None]
+    timed = [each for each in tried if each.time_us is not None]
+    assert choice.time_us is not None
+    return [
+        Candidate(algorithm=each.algorithm, rank=rank, workspace_bytes=each.workspace_bytes, notes=each.notes)
+        for rank, each in enumerate(timed)
+        if each.time_us is not None and each.time_us <= oracle.NEAR * choice.time_us
+    ]
+
+
+def graphs_us(ops: list[ConvOp], choices: list[algosearch.Choice]) -> list[float]:
+    """The time of one run of each pick in a CUDA graph."""
+    import cupy
+
+    from algosearch.backends.cudnn.buffers import Buffers
+    from algosearch.backends.cudnn.candidates import engine_of
+    from algosearch.backends.cudnn.convolution import ConvolutionGraph
+    from algosearch.backends.cudnn.cuda import CupyGpu
+    from algosearch.backends.cudnn.driver import Driver
+    from algosearch.backends.cudnn.handle import Handle
+    from algosearch.backends.cudnn.library import Library
+    from algosearch.backends.cudnn.problem import problem_of
+    from algosearch.records import Failure
+
+    driver = Driver.load()
+    gpu = CupyGpu(driver, driver.devices()[0])
+    handle = Handle(Library.load())
+    handle.set_stream(gpu.stream)
+    stream = cupy.cuda.Stream.from_external(gpu)
+    found = []
+    for op, choice in zip(ops, choices, strict=True):
+        built = ConvolutionGraph(handle, op).build(*engine_of(choice.algorithm))
+        assert not isinstance(built, Failure), built
+        problem = problem_of(op)
+        buffers = Buffers(gpu, problem.tensors, built.workspace_bytes, problem.range_of)
+        pack = built.variant_pack(buffers.sets[0], buffers.workspace)
+        assert pack.launch_long() == 0
+        gpu.synchronize()
+        with stream:
+            stream.begin_capture()
+            for _ in range(RUNS):
+                pack.launch()
+            graph = stream.end_capture()
+        first, last = cupy.cuda.Event(), cupy.cuda.Event()
+        times = []
+        for _ in range(REPLAYS + 1):
+            first.record(stream)
+            graph.launch(stream)
+            last.record(stream)
+            last.synchronize()
+            times.append(float(cupy.cuda.get_elapsed_time(first, last)) * 1e3 / RUNS)
+        found.append(statistics.median(times[1:]))
+        del graph, buffers
+    return found
+
+
+def torch_graphs(network: str, case: str, batch: int, *, benchmark: bool) -> dict[str, Any]:
+    import torch
+    from torch_convs import TorchConv
+
+    torch.backends.cudnn.benchmark = benchmark
+    found = []
+    stream = torch.cuda.Stream()
+    torch.cuda.set_stream(stream)
+    for op in training_convs(network, case, batch):
+        conv = TorchConv(op)
+        conv()
+        stream.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream):
+            for _ in range(RUNS):
+                conv()
+        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        times = []
+        for _ in range(REPLAYS + 1):
+            first.record(stream)
+            graph.replay()
+            last.record(stream)
+            last.synchronize()
+            times.append(first.elapsed_time(last) * 1e3 / RUNS)
+        found.append(statistics.median(times[1:]))
+        del graph, conv
+    return {"graph_us": found}
+
+
+def fresh(who: str, network: str, case: str, batch: int, how: str) -> dict[str, Any]:
+    """One sample, in a process of its own."""
+    command = [sys.executable, __file__, "--sample", who, network, case, str(batch), how]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def main() -> None:
+    parser = arguments(__doc__ or "")
+    parser.add_argument("--sample", nargs=5, metavar=("WHO", "NETWORK", "CASE", "BATCH", "HOW"))
+    parser.add_argument("--networks", nargs="+", default=["resnet50"])
+    parser.add_argument("--cases", nargs="+", default=list(CASES))
+    parser.add_argument("--batches", nargs="+", type=int, default=[64, 1])
+    parser.add_argument("--peers", nargs="*", default=list(PEERS))
+    parser.add_argument("--times", type=int, default=3)
+    parser.add_argument("--how", default="peers,limits", help="of: peers, limits, all")
+    options = parser.parse_args()
+    if options.sample:
+        who, network, case, batch, how = options.sample
+        if who == "ours":
+            print(json.dumps(ours(network, case, int(batch), set(how.split(",")))))
+        else:
+            print(json.dumps(torch_graphs(network, case, int(batch), benchmark=who == "torch_benchmark")))
+        return
+    figures: dict[str, Any] = {}
+    raw: dict[str, Any] = {}
+    for network in options.networks:
+        for batch in options.batches:
+            for case in options.cases:
+                _add_case(figures, raw, (network, case, batch), options)
+    report(figures, LIMITS, options.json, raw)
+
+
+def _add_case(figures: dict[str, Any], raw: dict[str, Any], what: tuple[str, str, int], options: Any) -> None:
+    network, case, batch = what
+    name = f"{network}_{batch}_{case}"
+    samples: dict[str, list[dict[str, Any]]] = {who: [] for who in ("ours", *options.peers)}
+    for _ in range(options.times):
+        for who, found in samples.items():
+            found.append(fresh(who, network, case, batch, options.how))
+    raw[name] = samples
+    for key, label in (("warm", "tried_warm"), ("rotating", "tried_rotating"), ("all", "all_warm")):
+        each = [_regret(sample[key]) for sample in samples["ours"] if key in sample]
+        if each:
+            figures[f"{name}_regret_{label}"] = statistics.median(each)
+    for limit in (64, 8, 1, 0):
+        limited = [sample[f"limit_{limit}"] for sample in samples["ours"] if f"limit_{limit}" in sample]
+        if limited:
+            figures[f"{name}_regret_{limit}_mib"] = statistics.median(map(_regret, limited))
+            figures[f"{name}_seconds_{limit}_mib"] = statistics.median(each["seconds"] for each in limited)
+    mine = _per_op(samples["ours"])
+    for who in options.peers if mine else ():
+        theirs = _per_op(samples[who])
+        ratios = [a / b - 1 for a, b in zip(mine, theirs, strict=True)]
+        figures[f"{name}_sum_ms"] = sum(mine) / 1e3
+        figures[f"{name}_{who}_sum_ms"] = sum(theirs) / 1e3
+        figures[f"{name}_against_{who}"] = sum(mine) / sum(theirs) - 1
+        figures[f"{name}_ops_2_percent_slower_than_{who}"] = sum(ratio > 0.02 for ratio in ratios)
+        figures[f"{name}_worst_against_{who}"] = max(ratios)
+
+
+def _regret(found: dict[str, Any]) -> float:
+    return float(sum(found["mine_us"]) / sum(found["best_us"]) - 1)
+
+
+def _per_op(samples: list[dict[str, Any]]) -> list[float]:
+    rows = [sample["graph_us"] for sample in samples if "graph_us" in sample]
+    return [statistics.median(each) for each in zip(*rows, strict=True)]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,162 @@
+"""Listings: which candidates, in which order, under which names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from algosearch.backends.cudnn.candidates import algorithm_of, engine_of, is_plain, listing
+from algosearch.backends.cudnn.convolution import ConvolutionGraph
+from algosearch.backends.cudnn.enums import BehaviorNote, HeuristicMode
+from algosearch.backends.cudnn.handle import Handle
+from algosearch.ops import ConvOp, canonical
+from algosearch.records import InvalidAlgorithm
+from tests.backends.cudnn.fake import FakeCudnn
+
+PLAIN = ConvOp(input_shape=(1, 8, 8, 8), filter_shape=(8, 8, 3, 3))
+OTHER = ConvOp(input_shape=(1, 3, 8, 8), filter_shape=(8, 3, 3, 3))
+INT8 = ConvOp(
+    input_shape=(1, 8, 8, 8),
+    filter_shape=(8, 8, 3, 3),
+    input_type="int8",
+    filter_type="int8",
+    output_type="int8",
+    accumulate_type="int32",
+)
+Graphs = Callable[[ConvOp], ConvolutionGraph]
+
+
+@pytest.fixture
+def graph_of(fake: FakeCudnn) -> Iterator[Graphs]:
+    handle, made = Handle(fake.library), list[ConvolutionGraph]()
+
+    def make(op: ConvOp) -> ConvolutionGraph:
+        made.append(ConvolutionGraph(handle, op))
+        return made[-1]
+
+    yield make
+    for graph in made:
+        graph.destroy()
+    handle.destroy()
+
+
+@pytest.fixture
+def many(fake: FakeCudnn) -> FakeCudnn:
+    """15 in INSTANT, two of its and three others in FALLBACK, all of these and four others in B."""
+    fake.forget_engines()
+    for engine in range(22):
+        fake.engine(engine)
+    for mode, engines in (
+        (HeuristicMode.INSTANT, range(15)),
+        (HeuristicMode.FALLBACK, range(13, 18)),
+        (HeuristicMode.B, range(21, -1, -1)),
+    ):
+        for engine in engines:
+            fake.config(engine, mode=mode, workspace_bytes=engine)
+    return fake
+
+
+ALL = [*range(18), 21, 20, 19, 18]
+
+
+@pytest.mark.parametrize(
+    ("op", "width", "engines", "complete"),
+    [
+        (PLAIN, 1, ALL[:10], False),
+        (PLAIN, 10, ALL[:10], False),
+        (PLAIN, 12, ALL[:12], False),
+        (PLAIN, 15, ALL[:15], False),
+        (PLAIN, 16, ALL[:18], False),
+        (PLAIN, 19, ALL, True),
+        (PLAIN, None, ALL, True),
+        (OTHER, 1, ALL[:18], False),
+        (OTHER, 19, ALL, True),
+        (OTHER, None, ALL, True),
+    ],
+)
+def test_how_many(
+    many: FakeCudnn, graph_of: Graphs, op: ConvOp, width: int | None, engines: list[int], complete: bool
+) -> None:
+    found = listing(graph_of(op), op, width)
+    assert [engine_of(candidate.algorithm)[0] for candidate in found.candidates] == engines
+    assert [candidate.rank for candidate in found.candidates] == list(range(len(engines)))
+    assert [candidate.workspace_bytes for candidate in found.candidates] == engines
+    assert found.complete == complete
+    assert found.look_at == (10 if op is PLAIN else None)
+
+
+def test_a_plain_op_asks_for_no_more_than_it_needs(many: FakeCudnn, graph_of: Graphs) -> None:
+    graph = graph_of(PLAIN)
+    many.journal()
+    listing(graph, PLAIN, 1)
+    told = many.journal()
+    assert told.count("destroy 3") == 10
+    assert [line for line in told if line.startswith("set 4 200")] == ["set 4 200 8 1: 0"]
+
+
+def test_what_fails_to_list_anything_lists_nothing(fake: FakeCudnn, graph_of: Graphs) -> None:
+    fake.forget_engines()
+    for width in (1, None):
+        found = listing(graph_of(PLAIN), PLAIN, width)
+        assert (found.candidates, found.complete) == ((), True)
+
+
+def test_engines_that_want_another_order_of_the_filter_are_left_out(fake: FakeCudnn, graph_of: Graphs) -> None:
+    fake.forget_engines()
+    fake.engine(1, behavior=[BehaviorNote.REQUIRES_FILTER_INT8X32_REORDER])
+    fake.engine(2, behavior=[BehaviorNote.REQUIRES_BIAS_INT8X32_REORDER])
+    fake.engine(3)
+    for engine in (1, 2, 3):
+        fake.config(engine)
+    found = listing(graph_of(INT8), INT8, 1)
+    assert [candidate.algorithm for candidate in found.candidates] == ["cudnn/graph:3"]
+
+
+@pytest.mark.parametrize(
+    ("change", "plain"),
+    [
+        ({}, True),
+        ({"input_shape": (1, 12, 8, 8), "filter_shape": (8, 12, 3, 3)}, False),
+        ({"filter_shape": (12, 8, 3, 3)}, False),
+        ({"filter_shape": (8, 4, 3, 3), "groups": 2}, False),
+        ({"dilation": (1, 2)}, False),
+        ({"input_shape": (1, 8, 8, 8, 8), "filter_shape": (8, 8, 3, 3, 3)}, False),
+    ],
+)
+def test_which_ops_are_plain(change: dict[str, object], plain: bool) -> None:
+    described: dict[str, object] = {"input_shape": PLAIN.input_shape, "filter_shape": PLAIN.filter_shape}
+    assert is_plain(canonical(ConvOp(**{**described, **change}))) == plain  # type: ignore[arg-type]
+    assert not is_plain(INT8)
+
+
+@pytest.mark.parametrize(
+    ("engine", "knobs", "name"),
+    [
+        (63, (), "cudnn/graph:63"),
+        (1, ((2, 4), (13, 0), (27, -8)), "cudnn/graph:1?13=0&2=4&27=-8"),
+        (0, ((0, 0),), "cudnn/graph:0?0=0"),
+    ],
+)
+def test_names_go_there_and_back(engine: int, knobs: tuple[tuple[int, int], ...], name: str) -> None:
+    assert str(algorithm_of(engine, knobs)) == name
+    assert engine_of(name) == (engine, knobs)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "cudnn/graph:im2col",
+        "cudnn/graph:063",
+        "cudnn/graph:9999999999",
+        "cudnn/graph:1?tile=1",
+        "cudnn/graph:1?02=1",
+        "cudnn/legacy:1",
+        "cudnn/graph:1#tensor_op",
+        "cpu/graph:1",
+        "nonsense",
+    ],
+)
+def test_other_names_are_refused(name: str) -> None:
+    with pytest.raises(InvalidAlgorithm):
+        engine_of(name)

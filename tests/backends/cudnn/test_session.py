@@ -1,0 +1,260 @@
+"""The session over the fake libcudnn and host memory: the contract of all backends, and what is cuDNN's own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from algosearch.backends.base import Backend, Device, Recipe
+from algosearch.backends.cudnn.enums import HeuristicMode
+from algosearch.backends.cudnn.gpu import CudaFault
+from algosearch.backends.cudnn.session import CudnnSession, Timing
+from algosearch.ops import BatchNormOp, ConvOp, Op, canonical
+from algosearch.records import Burst, Candidate, Environment, Failure, FailureKind
+from algosearch.settings import Isolation
+from tests.backends.contract import BackendContract
+from tests.backends.cudnn.fake import BEYOND, BEYOND_WORKSPACE, WRONG, FakeCudnn
+from tests.backends.cudnn.host_gpu import HostGpu
+from tests.backends.driven import Driven
+
+DEVICE = Device(backend="cudnn", ordinal=0, kind="Host", identity="GPU-host")
+OP = canonical(ConvOp(input_shape=(2, 8, 6, 6), filter_shape=(8, 8, 3, 3), padding_low=(1, 1)))
+HALVES: dict[str, Any] = {"input_type": "float16", "filter_type": "float16", "output_type": "float16"}
+
+
+class HostBackend:
+    """A `Backend` of one device that is none."""
+
+    name = "cudnn"
+    isolation: Isolation = "thread"
+
+    def __init__(self, fake: FakeCudnn, *, timing: Timing = "warm", gpu: HostGpu | None = None) -> None:
+        self.gpu = gpu or HostGpu(l2_bytes=1 << 16)
+        self._fake = fake
+        self._timing: Timing = timing
+
+    def recipe(self) -> Recipe | None:
+        return None
+
+    def devices(self) -> tuple[Device, ...]:
+        return (DEVICE,)
+
+    def open(self, device: Device) -> CudnnSession:
+        environment = Environment(backend="cudnn", device="Host", facts=tuple(self._fake.library.facts().items()))
+        return CudnnSession(self._fake.library, self.gpu, device, environment, timing=self._timing)
+
+
+class TestCudnnOnTheHost(BackendContract):
+    @pytest.fixture(autouse=True)
+    def _with(self, fake: FakeCudnn) -> None:
+        self._fake = fake
+
+    def backend(self) -> Backend:
+        return HostBackend(self._fake)
+
+    def ops(self) -> Sequence[Op]:
+        last: dict[str, Any] = {f"{name}_layout": "channels_last" for name in ("input", "filter", "output")}
+        return (
+            OP,
+            ConvOp(input_shape=(1, 4, 5, 5), filter_shape=(4, 2, 1, 1), groups=2, **HALVES, **last),
+            ConvOp(input_shape=(2, 3, 7, 7), filter_shape=(5, 3, 3, 3), stride=(2, 2), direction="backward_filter"),
+            BatchNormOp(shape=(4, 8, 5, 5)),
+            BatchNormOp(shape=(4, 8, 5, 5), phase="inference", layout="channels_last"),
+            BatchNormOp(shape=(4, 8, 5, 5), phase="backward", layout="channels_last"),
+            BatchNormOp(shape=(4, 6), statistics="per_activation"),
+            *(
+                BatchNormOp(shape=(2, 8, 4, 4), phase=phase, fusion=fusion, data_type="float16", layout="channels_last")
+                for phase in ("training_forward", "backward")
+                for fusion in ("activation", "add_activation")
+            ),
+        )
+
+    def impossible_ops(self) -> Sequence[Op]:
+        return ()
+
+    def wrong(self) -> tuple[Backend, Op, str, FailureKind] | None:
+        self._fake.engine(77, behaviour=WRONG)
+        self._fake.config(77)
+        return HostBackend(self._fake), OP, "cudnn/graph:77", "wrong_result"
+
+
+class TestCudnnRotatingOnTheHost(TestCudnnOnTheHost):
+    def backend(self) -> Backend:
+        return HostBackend(self._fake, timing="rotating")
+
+
+@pytest.fixture
+def driven(fake: FakeCudnn) -> Iterator[Driven]:
+    backend = HostBackend(fake)
+    with Driven(backend, DEVICE) as driven:
+        yield driven
+
+
+def gpu_of(driven: Driven) -> HostGpu:
+    session = driven.session
+    assert isinstance(session, CudnnSession)
+    gpu = session._gpu
+    assert isinstance(gpu, HostGpu)
+    return gpu
+
+
+def loaded(driven: Driven, op: Op = OP) -> dict[str, int]:
+    """Plans by algorithm, all of them built, loaded and launched."""
+    plans = driven.runnable(op)
+    driven.load_for(op, plans)
+    for _, plan in plans:
+        assert isinstance(driven.launch(plan), Burst)
+    return {candidate.algorithm: plan for candidate, plan in plans}
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "workspace_bytes"), [(BEYOND, 0), (BEYOND_WORKSPACE, 512), (BEYOND_WORKSPACE, 7)]
+)
+@pytest.mark.parametrize("compared", [False, True])
+def test_who_writes_beyond_its_buffers_is_found(
+    fake: FakeCudnn, driven: Driven, behaviour: int, workspace_bytes: int, compared: bool
+) -> None:
+    fake.engine(77, behaviour=behaviour)
+    fake.config(77, workspace_bytes=workspace_bytes)
+    fake.engine(78)
+    fake.config(78, workspace_bytes=10_000)
+    plans = loaded(driven)
+    failure = driven.check(plans["cudnn/graph:77"], plans["cudnn/graph:78"] if compared else None)
+    assert failure is not None
+    assert failure.kind == "out_of_bounds"
+    assert driven.check(plans["cudnn/graph:78"], None) is None
+
+
+def test_a_wrong_rival_does_not_make_the_right_one_wrong(fake: FakeCudnn, driven: Driven) -> None:
+    fake.engine(77, behaviour=WRONG)
+    fake.config(77)
+    fake.engine(78)
+    fake.config(78)
+    plans = loaded(driven)
+    right, wrong = plans["cudnn/graph:78"], plans["cudnn/graph:77"]
+    assert driven.check(right, wrong) is None
+    failure = driven.check(wrong, right)
+    assert failure is not None
+    assert failure.kind == "wrong_result"
+    assert "should be" in failure.message
+
+
+def test_who_agrees_with_one_that_passed_is_run_once(fake: FakeCudnn, driven: Driven) -> None:
+    plans = list(loaded(driven).values())
+    assert driven.check(plans[0], plans[1]) is None
+    fake.journal()
+    assert driven.check(plans[2], plans[0]) is None
+    assert sum(line.lstrip("+-").startswith("execute") for line in fake.journal()) == 1
+
+
+def test_each_thread_has_its_own_handle_and_enters_the_device(fake: FakeCudnn, driven: Driven) -> None:
+    before = fake.live()
+    loaded(driven)
+    assert fake.live() > before
+    assert len(gpu_of(driven).entered) == 2
+    assert threading.get_ident() not in gpu_of(driven).entered
+
+
+def test_a_status_of_a_run_is_the_candidates_failure(fake: FakeCudnn, driven: Driven) -> None:
+    plans = loaded(driven)
+    plan, other = plans["cudnn/graph:5"], plans["cudnn/graph:0"]
+    fake.script("execute", 3007, what=5)
+    failure = driven.launch(plan)
+    assert isinstance(failure, Failure)
+    assert failure.kind == "not_supported"
+    first, second = driven.time([(plan, 2), (other, 2)])
+    assert isinstance(first, Failure)
+    assert isinstance(second, Burst)
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_suspect_status_is_looked_into(fake: FakeCudnn, driven: Driven, lost: bool) -> None:
+    plan = next(iter(loaded(driven).values()))
+    gpu = gpu_of(driven)
+    fake.script("execute", 5000)
+    gpu.lost = lost
+    failure = driven.launch(plan)
+    assert isinstance(failure, Failure)
+    assert failure.kind == "launch_failed"
+    assert (driven.session.healthy() is not None) is lost
+    gpu.lost = False
+
+
+def test_a_fault_that_the_device_survives_is_the_candidates(driven: Driven) -> None:
+    plan = next(iter(loaded(driven).values()))
+    gpu_of(driven).fault = CudaFault("cudaStreamSynchronize", 719, "unspecified launch failure")
+    failure = driven.launch(plan)
+    assert isinstance(failure, Failure)
+    assert failure.kind == "launch_failed"
+    assert "719" in failure.message
+    gpu_of(driven).fault = CudaFault("cudaStreamSynchronize", 719, "unspecified launch failure")
+    assert all(isinstance(each, Failure) for each in driven.time([(plan, 2)]))
+    gpu_of(driven).fault = CudaFault("cudaStreamSynchronize", 719, "unspecified launch failure")
+    assert isinstance(driven.check(plan, None), Failure)
+
+
+def test_a_fault_that_it_does_not_survive_is_told_of(driven: Driven) -> None:
+    plan = next(iter(loaded(driven).values()))
+    assert driven.session.healthy() is None
+    gpu_of(driven).lost = True
+    (failure,) = driven.time([(plan, 1)])
+    assert isinstance(failure, Failure)
+    assert "illegal memory access" in failure.message
+    assert driven.session.healthy() == failure
+    gpu_of(driven).lost = False
+
+
+def test_a_burst_that_cannot_prove_itself_says_so(driven: Driven) -> None:
+    plan = next(iter(loaded(driven).values()))
+    gpu = gpu_of(driven)
+    gpu.slow_calls = dict.fromkeys(range(1, 10_000), 1e6)
+    (burst,) = driven.time([(plan, 3)])
+    assert isinstance(burst, Burst)
+    assert burst.disturbed is not None
+    gpu.slow_calls.clear()
+    (burst,) = driven.time([(plan, 3)])
+    assert isinstance(burst, Burst)
+    assert burst.disturbed is None
+
+
+def test_nothing_of_an_op_is_left_on_the_device(fake: FakeCudnn, driven: Driven) -> None:
+    before = gpu_of(driven).taken_bytes
+    for _ in range(2):
+        plans = loaded(driven)
+        assert gpu_of(driven).taken_bytes > before
+        driven.unload()
+        assert gpu_of(driven).taken_bytes == before
+        driven.destroy(list(plans.values()))
+
+
+def test_only_so_many_graphs_are_kept(fake: FakeCudnn, driven: Driven) -> None:
+    sizes = range(3, 3 + 20)
+    ops = [canonical(ConvOp(input_shape=(1, 8, size, size), filter_shape=(8, 8, 1, 1))) for size in sizes]
+    live = []
+    for op in ops:
+        driven.enumerate(op, 1)
+        live.append(fake.live())
+    assert len(set(live[10:])) == 1, "graphs pile up"
+    assert driven.runnable(ops[0]), "a graph that was given back is made again"
+
+
+def test_what_the_library_refuses_has_no_candidates(fake: FakeCudnn, driven: Driven) -> None:
+    fake.script("finalize", 3000, what=15)
+    op = canonical(ConvOp(input_shape=(1, 8, 9, 9), filter_shape=(8, 8, 1, 1)))
+    listing = driven.enumerate(op)
+    assert listing.candidates == ()
+    assert listing.complete
+    failure = driven.build(op, Candidate(algorithm="cudnn/graph:1", rank=0, workspace_bytes=0))
+    assert isinstance(failure, Failure)
+    assert failure.kind == "not_supported"
+
+
+def test_fallback_comes_behind_the_heuristics(fake: FakeCudnn, driven: Driven) -> None:
+    fake.forget_engines()
+    for index, mode in ((5, HeuristicMode.INSTANT), (9, HeuristicMode.FALLBACK)):
+        fake.engine(index)
+        fake.config(index, mode=mode)
+    assert [each.algorithm for each in driven.enumerate(OP).candidates] == ["cudnn/graph:5", "cudnn/graph:9"]

@@ -1,0 +1,75 @@
+"""Whole searches on a real GPU."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+import algosearch
+from algosearch.backends.cudnn import CudnnBackend
+from algosearch.backends.cudnn.candidates import engine_of
+from algosearch.ops import BatchNormOp, ConvOp
+from tests.gpu.ops import generated_ops
+
+pytestmark = pytest.mark.timeout(300)
+OPS = 12
+
+
+def ops() -> list[ConvOp]:
+    return [op for op in generated_ops(200, seed=3) if op.spatial_dimensions == 2 and op.input_type == "float16"][:OPS]
+
+
+async def search(backend: CudnnBackend) -> list[algosearch.Choice]:
+    async with algosearch.open_searcher(store="memory:", backends=[backend], devices=["cudnn:0"]) as searcher:
+        return list(await searcher.select_many(ops()))
+
+
+async def test_every_op_gets_an_answer_that_was_timed_behind_a_gate() -> None:
+    choices = await search(CudnnBackend())
+    assert len(choices) == OPS
+    for choice in choices:
+        assert choice.time_us is not None
+        assert choice.time_us > 0.5
+        assert choice.algorithm.startswith("cudnn/")
+
+
+async def test_a_batch_norm_is_searched_too() -> None:
+    plain = BatchNormOp(shape=(16, 64, 28, 28), layout="channels_last", data_type="float16")
+    norms = [plain, replace(plain, phase="backward"), replace(plain, phase="backward", fusion="add_activation")]
+    async with algosearch.open_searcher(store="memory:", backends=[CudnnBackend()]) as searcher:
+        for choice in await searcher.select_many(norms):
+            assert choice.time_us is not None
+            assert choice.algorithm.startswith("cudnn/")
+
+
+async def test_an_engine_that_is_wrong_is_not_picked() -> None:
+    """cuDNN 9.19: engines 1 and 20 get this filter gradient wrong."""
+    op = ConvOp(
+        input_shape=(1, 16, 8, 8),
+        filter_shape=(8, 16, 1, 1),
+        direction="backward_filter",
+        padding_low=(0, 0),
+        padding_high=(0, 1),
+        input_type="float16",
+        filter_type="float16",
+        output_type="float16",
+    )
+    async with algosearch.open_searcher(store="memory:", backends=[CudnnBackend()]) as searcher:
+        choice = await searcher.select(op)
+        assert engine_of(choice.algorithm)[0] not in (1, 20)
+
+
+async def test_a_second_identical_search_adds_nothing_to_device_memory() -> None:
+    from algosearch.backends.cudnn.cuda import CupyGpu  # noqa: F401  (CuPy's own memory is taken before the first look)
+
+    free = []
+    for _ in range(3):
+        await search(CudnnBackend())
+        free.append(_free_bytes())
+    assert free[2] >= free[1] - (1 << 20), f"free after each search: {free}"
+
+
+def _free_bytes() -> int:
+    import cupy
+
+    return int(cupy.cuda.runtime.memGetInfo()[0])
