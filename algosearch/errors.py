@@ -37,6 +37,7 @@ __all__ = (
     "ModelError",
     "UnreadableModel",
     "UnknownDimension",
+    "InvalidGraph",
 )
 
 _LONGEST: Final = 200
@@ -257,6 +258,17 @@ class UnknownDimension(ModelError):
 
     def __str__(self) -> str:
         return f"{self.source}: unknown dimension {', '.join(self.names)}; set it with {' '.join(self.flags)}"
+
+
+class InvalidGraph(ModelError):
+    """An op graph in which something does not fit; `where` is the node or the tensor."""
+
+    def __init__(self, graph: str, where: str, reason: str) -> None:
+        self.graph, self.where, self.reason = graph, where, reason
+        super().__init__(graph, where, reason)
+
+    def __str__(self) -> str:
+        return f"{self.graph}, at {self.where}: {self.reason}"
 
 
 def _shown(value: object) -> str:
