@@ -84,3 +84,24 @@ _ORDERS: Final[tuple[Callable[[Block], tuple[int, ...] | tuple[int, int, str]], 
     lambda block: (block.first - block.last, -block.padded_bytes, block.name),
     lambda block: (block.first, -block.padded_bytes, block.name),
 )
+
+
+def _place(blocks: Sequence[Block]) -> tuple[dict[str, int], int]:
+    """Each block at the lowest offset that is free for all of its life."""
+    placed: list[tuple[int, int, int, int]] = []
+    """(offset, end, first, last), the lowest first."""
+    offsets: dict[str, int] = {}
+    total = 0
+    for block in blocks:
+        size, offset = block.padded_bytes, 0
+        for lower, end, first, last in placed:
+            if last < block.first or block.last < first:
+                continue
+            if lower - offset >= size:
+                break
+            offset = max(offset, end)
+        entry = (offset, offset + size, block.first, block.last)
+        placed.insert(bisect_right(placed, entry), entry)
+        offsets[block.name] = offset
+        total = max(total, offset + size)
+    return offsets, total
