@@ -120,7 +120,7 @@ class NotCached(AlgosearchError, LookupError):
         super().__init__(problem, reason)
 
     def __str__(self) -> str:
-        return f"not in the store: {self.problem}: {self.reason}; run `algosearch warm`, or use mode race"
+        return f"mode cached cannot answer {self.problem}: {self.reason}; run `algosearch warm`, or use mode race"
 
 
 class NotCovered(AlgosearchError, LookupError):

@@ -20,6 +20,7 @@ MODES: Final[tuple[Mode, ...]] = get_args(Mode)
 
 MODE_VARIABLE: Final = "ALGOSEARCH_MODE"
 STORE_VARIABLE: Final = "ALGOSEARCH_STORE"
+BASE_VARIABLE: Final = "ALGOSEARCH_BASE"
 DEBUG_VARIABLE: Final = "ALGOSEARCH_DEBUG"
 
 
@@ -29,6 +30,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     mode: Mode = "race"
     store: str | None = None
     """A path, or `memory:`; None for the user's cache directory."""
+    base: str | None = None
+    """A path of a store that is only read, where the other one has no record; None for none."""
 
     @classmethod
     def read(cls, environ: Mapping[str, str] | None = None) -> Settings:
@@ -41,6 +44,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return cls(
             mode=mode_of(environ.get(MODE_VARIABLE) or "race", MODE_VARIABLE),
             store=environ.get(STORE_VARIABLE) or None,
+            base=environ.get(BASE_VARIABLE) or None,
         )
 
 

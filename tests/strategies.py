@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
-from algosearch.ops import BatchNormOp, ConvOp, Direction, Fusion, Layout, NormType, Op, Phase, Statistics
+from algosearch.ops import BatchNormOp, ConvOp, Direction, Fusion, Layout, NormStatistics, NormType, Op, Phase
 from algosearch.records import (
     Algorithm,
     Candidate,
@@ -133,7 +133,7 @@ def batch_norm_ops(
 ) -> BatchNormOp:
     """Any valid batch norm of the given kinds."""
     phase = draw(st.sampled_from(phases))
-    statistics = draw(st.sampled_from(cast("tuple[Statistics, ...]", ("per_channel", "per_activation"))))
+    statistics = draw(st.sampled_from(cast("tuple[NormStatistics, ...]", ("per_channel", "per_activation"))))
     fusable = phase != "inference" and statistics == "per_channel"
     fusions: tuple[Fusion, ...] = ("none", "activation", "add_activation") if fusable else ("none",)
     data_type = draw(st.sampled_from(data_types))

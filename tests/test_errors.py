@@ -65,7 +65,7 @@ TEXTS: Final[list[tuple[AlgosearchError, str]]] = [
     ),
     (
         NotCached("forward 1x1", "nothing is stored"),
-        "not in the store: forward 1x1: nothing is stored; run `algosearch warm`, or use mode race",
+        "mode cached cannot answer forward 1x1: nothing is stored; run `algosearch warm`, or use mode race",
     ),
     (
         NotCovered("too few were looked at"),

@@ -57,3 +57,8 @@ def test_the_process_environment_is_read_each_time(monkeypatch: pytest.MonkeyPat
     assert debug_wanted()
     monkeypatch.delenv("ALGOSEARCH_MODE")
     assert Settings.read().mode == "race"
+
+
+def test_a_base() -> None:
+    assert Settings.read({"ALGOSEARCH_BASE": "/opt/store"}).base == "/opt/store"
+    assert Settings.read({"ALGOSEARCH_BASE": ""}).base is None

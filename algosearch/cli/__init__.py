@@ -7,7 +7,6 @@ numpy.
 
 from __future__ import annotations
 
-import io
 import sys
 from typing import Annotated, Final
 
@@ -15,7 +14,9 @@ import typer
 
 from algosearch._version import VERSION
 from algosearch.cli import show, warm
-from algosearch.cli.verb import as_command
+from algosearch.cli.streams import OutputLost, settle_streams
+from algosearch.cli.terminal import say_logs
+from algosearch.cli.verb import after_lost, as_command
 
 __all__ = ("app", "main")
 
@@ -58,7 +59,9 @@ def main() -> None:
     Raises:
         SystemExit: always, with the exit code (`docs/command-line.md`).
     """
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # where µ cannot be written, a ? is
-    app(prog_name="algosearch")
+    settle_streams()
+    say_logs()
+    try:
+        app(prog_name="algosearch")
+    except OutputLost as lost:
+        sys.exit(after_lost(lost))

@@ -14,14 +14,13 @@ from typing import Final
 
 import msgspec
 
-from algosearch.cli.progress import Moment
+from algosearch.cli.progress import TICK_S, Moment
 from algosearch.errors import AlgosearchError, DeviceUnavailable, SearcherClosed, UnknownDevice
 from algosearch.ops import Op
 from algosearch.records import Choice
 from algosearch.search import FlightStatus, Request, Searcher
 from algosearch.search.inquiry import Source
 
-TICK_S: Final = 0.1
 _UNDER_WAY: Final = ("racing", "listing", "committing")
 """States of a flight that is being worked on, the most telling first."""
 

@@ -5,17 +5,17 @@ A store that is not there is not made by looking at it, and what cannot be read 
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import Final
 
 import anyio
 import msgspec
 
+from algosearch.cli.places import Place
+from algosearch.cli.progress import Progress, Tally, progress
+from algosearch.cli.terminal import Terminal
 from algosearch.errors import AlgosearchError, NoAlgorithm, NotCovered
 from algosearch.records import DEFAULT_POLICY, Choice, Record
-from algosearch.settings import Settings
-from algosearch.stores import DirectoryStore, Miss, Store, open_store
-from algosearch.stores.home import user_directories
-from algosearch.stores.inspection import FILE
+from algosearch.stores import Miss, Store, StoreStatistics
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,32 +87,50 @@ class Contents(msgspec.Struct, frozen=True, kw_only=True):
     unreadable: tuple[Unreadable, ...] = ()
     missing: bool = False
     """True if there is no store at that place."""
+    statistics: StoreStatistics | None = None
+    """What the store itself says, when all was read; None if there is none."""
+
+    @property
+    def nothing(self) -> str | None:
+        """That there is nothing to find, in words; None if there is something."""
+        if self.missing:
+            return f"there is no store at {self.location}"
+        if not self.entries and not self.unreadable:
+            return f"the store {self.location} is empty"
+        return None
+
+    def behind(self, other: Contents) -> Contents:
+        """With what is in another store and not in this one."""
+        known = {entry.digest for entry in self.entries}
+        more = tuple(entry for entry in other.entries if entry.digest not in known)
+        return msgspec.structs.replace(self, entries=self.entries + more)
 
 
-def contents_of(asked: str | None) -> Contents:
-    """Read the store that an option named, or else the environment, or else the user's own.
+_UNSAID_S: Final = 1.0
+"""Nothing is said of how far reading is, if it takes no longer."""
+
+
+def read_contents(terminal: Terminal, place: Place) -> Contents:
+    """Read the store at a place, with progress if it takes long. Nothing is made, and nothing changed.
 
     Raises:
-        InvalidSetting: it cannot be understood.
         StoreUnusable: it is there and cannot be read.
     """
-    location: str | Path | None = Settings.read().store if asked is None else asked
-    if location is None:
-        candidates = user_directories()
-        location = next((path for path in candidates if path.exists()), candidates[0])
-    store = open_store(location)
-    # Opening a store makes one, and to look must not.
-    if isinstance(store, DirectoryStore) and not Path(store.location, FILE).exists():
+    store = place.store()
+    if not place.exists:
         return Contents(location=store.location, missing=True)
-    return anyio.run(_read, store)
+    with progress(terminal, after_s=_UNSAID_S) as bar:
+        return anyio.run(_read, store, bar)
 
 
-async def _read(store: Store) -> Contents:
+async def _read(store: Store, bar: Progress) -> Contents:
     entries: list[Entry] = []
     unreadable: list[Unreadable] = []
     await store.open()
     try:
+        tally = Tally(bar, (await store.statistics()).records)
         async for digest, record in store.scan():
+            tally.count("reading the store")
             if isinstance(record, Miss):
                 unreadable.append(Unreadable(digest=digest, reason=record.reason))
                 continue
@@ -120,6 +138,9 @@ async def _read(store: Store) -> Contents:
                 entries.append(Entry.of(record))
             except (msgspec.MsgspecError, AlgosearchError) as error:
                 unreadable.append(Unreadable(digest=digest, reason=f"its key cannot be read: {error}"))
+        statistics = await store.statistics()
     finally:
         await store.aclose()
-    return Contents(location=store.location, entries=tuple(entries), unreadable=tuple(unreadable))
+    return Contents(
+        location=store.location, entries=tuple(entries), unreadable=tuple(unreadable), statistics=statistics
+    )

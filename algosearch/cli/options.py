@@ -10,6 +10,12 @@ Store = Annotated[
     str | None,
     typer.Option(metavar="S", help="A directory. [default: ALGOSEARCH_STORE, else the user's cache directory]"),
 ]
+Base = Annotated[
+    str | None,
+    typer.Option(
+        metavar="S", help="A directory that is only read, where the store has no record. [default: ALGOSEARCH_BASE]"
+    ),
+]
 Device = Annotated[
     str | None, typer.Option(metavar="D", help="A device (cpu:0) or a backend (cpu). [default: the best that is found]")
 ]

@@ -7,6 +7,7 @@ backend the runs being timed share this process, so that a refresh thread would 
 from __future__ import annotations
 
 import math
+from time import perf_counter
 from typing import TYPE_CHECKING, Final, Protocol, Self
 
 import msgspec
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
+TICK_S: Final = 0.1
+"""How often it is looked at."""
 LINE_EVERY_S: Final = 3.0
 _BAR_COLUMNS: Final = 30
 
@@ -31,7 +34,7 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
     searched: int
     """Those of `answered` that cost a search."""
     elapsed_s: float
-    """Since the asking began."""
+    """Since it began."""
     trying: str = ""
     """What is under way, in a few words; empty if nothing is."""
 
@@ -57,18 +60,49 @@ class Progress(Protocol):
         ...
 
 
-def progress(terminal: Terminal) -> Progress:
-    """What fits this terminal's stderr."""
+def progress(terminal: Terminal, *, after_s: float = 0.0) -> Progress:
+    """What fits this terminal's stderr.
+
+    Args:
+        after_s: nothing is said of what takes less.
+    """
     talk = terminal.talk
-    return Bar(terminal) if talk.is_terminal and not talk.is_dumb_terminal else Lines(terminal)
+    return Bar(terminal, after_s) if talk.is_terminal and not talk.is_dumb_terminal else Lines(terminal, after_s)
+
+
+class Tally:
+    """Counts what a command goes through one by one, and shows it now and then.
+
+    Args:
+        total: how many there will be.
+        bar: entered.
+    """
+
+    def __init__(self, bar: Progress, total: int) -> None:
+        self._bar = bar
+        self._total = total
+        self._done = 0
+        self._began = perf_counter()
+        self._next_s = 0.0
+
+    def count(self, doing: str = "", *, done: int = 1) -> None:
+        """So many more are done, and this is what goes on."""
+        self._done += done
+        elapsed_s = perf_counter() - self._began
+        if elapsed_s >= self._next_s:
+            self._next_s = elapsed_s + TICK_S
+            total = max(self._total, self._done)
+            self._bar.show(
+                Moment(total=total, answered=self._done, searched=self._done, elapsed_s=elapsed_s, trying=doing)
+            )
 
 
 class Lines:
-    """A line at once, and then one every few seconds."""
+    """A line at once (or after a while), and then one every few seconds."""
 
-    def __init__(self, terminal: Terminal) -> None:
+    def __init__(self, terminal: Terminal, after_s: float = 0.0) -> None:
         self._terminal = terminal
-        self._next_s = 0.0
+        self._next_s = after_s
 
     def __enter__(self) -> Self:
         return self
@@ -88,16 +122,16 @@ class Lines:
 class Bar:
     """A bar, and below it what is being tried. It leaves nothing behind."""
 
-    def __init__(self, terminal: Terminal) -> None:
+    def __init__(self, terminal: Terminal, after_s: float = 0.0) -> None:
         from rich.live import Live
 
+        self._after_s = after_s
         self._live = Live(
             console=terminal.talk, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False
         )
         self._shown: object = None
 
     def __enter__(self) -> Self:
-        self._live.start()
         return self
 
     def __exit__(
@@ -108,7 +142,8 @@ class Bar:
     def show(self, moment: Moment) -> None:
         """As `Progress.show`."""
         facts = _facts(moment)
-        if (facts, moment.trying) != self._shown:
+        if moment.elapsed_s >= self._after_s and (facts, moment.trying) != self._shown:
+            self._live.start()
             self._shown = (facts, moment.trying)
             self._live.update(_drawn(moment, facts), refresh=True)
 

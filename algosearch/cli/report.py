@@ -15,8 +15,10 @@ if TYPE_CHECKING:
 
     from algosearch.cli.asking import Answer
     from algosearch.compiler import Model
+    from algosearch.search.statistics import EngineStatistics
 
 _FAILURES_SHOWN: Final = 10
+_DIMENSIONS_SHOWN: Final = 12
 
 
 class ModelRead(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,6 +26,9 @@ class ModelRead(msgspec.Struct, frozen=True, kw_only=True):
 
     source: str
     operations: int
+    skipped: int
+    dimensions: tuple[str, ...]
+    """What `--dim` may name."""
 
 
 class FailedOp(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,7 +43,9 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
     models: tuple[ModelRead, ...]
     operations: int
-    """Convolution and batch-norm nodes read."""
+    """Convolution and batch-norm nodes of the models."""
+    operations_with_gradients: int
+    """The same and the gradients that `--training` added, all of which were asked."""
     skipped: dict[str, int]
     """Nodes that were left out, or not taken at their word, by kind and reason."""
     distinct: int
@@ -62,20 +69,52 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """And the other."""
     store: str | None
     """Where the answers are kept; None if nowhere."""
+    base: str | None
+    """The base store, which was only read; None if there was none."""
+    misses: dict[str, int]
+    """What neither had an answer for, by kind of miss."""
+    not_kept: tuple[str, ...]
+    """What stood between the answers and the store, a sentence each."""
+    unused: tuple[str, ...]
+    """Options of reading that changed nothing in any of the models."""
     interrupted: bool
     """A signal ended it."""
     failures: tuple[FailedOp, ...]
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What whoever asked for this may have meant otherwise."""
+        named = "; ".join(f"{model.source} has {_listed(model.dimensions)}" for model in self.models)
+        return tuple(
+            f"{flag} changed nothing: "
+            + (named if flag.startswith("--dim") else "there is nothing in the model for it")
+            for flag in self.unused
+        )
+
+    @property
+    def empty(self) -> str | None:
+        """That nothing was read of some models, and which; None if there is no such model."""
+        named = "; ".join(
+            f"no convolution or batch norm in {model.source} could be read, and {model.skipped} were skipped"
+            if model.skipped
+            else f"{model.source} has no convolution or batch norm"
+            for model in self.models
+            if not model.operations
+        )
+        if named and not self.operations:
+            return f"nothing was warmed: {named}"
+        return named or None
 
 
 def report_of(
     models: Sequence[Model],
     answers: Sequence[Answer],
     *,
-    store: str | None,
+    engine: EngineStatistics,
     seconds: float,
     interrupted: bool,
 ) -> Report:
-    """Count."""
+    """Count. `models` are those read so far: more may come where the time was up."""
     sources = Counter(answer.source for answer in answers if answer.choice is not None)
     timed = [
         (answer.choice.first_us, answer.choice.time_us)
@@ -89,8 +128,17 @@ def report_of(
         if answer.error is not None
     )
     return Report(
-        models=tuple(ModelRead(source=model.source, operations=model.operations) for model in models),
+        models=tuple(
+            ModelRead(
+                source=model.source,
+                operations=model.operations,
+                skipped=len(model.skipped),
+                dimensions=model.dimensions,
+            )
+            for model in models
+        ),
         operations=sum(model.operations for model in models),
+        operations_with_gradients=sum(len(model.nodes) for model in models),
         skipped=dict(Counter(f"{each.kind}: {each.reason}" for model in models for each in model.skipped)),
         distinct=len(answers),
         hits=sources["memory"] + sources["store"],
@@ -102,19 +150,41 @@ def report_of(
         gain=round(first_us / picks_us, 4) if timed else None,
         first_us=first_us,
         picks_us=picks_us,
-        store=store,
+        store=engine.store,
+        base=engine.base,
+        misses=engine.store_misses,
+        not_kept=_not_kept(engine),
+        unused=_unused(models),
         interrupted=interrupted,
         failures=failures,
     )
+
+
+def _not_kept(engine: EngineStatistics) -> tuple[str, ...]:
+    """What the engine says of answers that later processes will not find."""
+    return () if engine.store_trouble is None else (engine.store_trouble,)
+
+
+def _unused(models: Sequence[Model]) -> tuple[str, ...]:
+    """The options that every model ignored, in the order in which they were given."""
+    return tuple(flag for flag in (models[0].ignored if models else ()) if all(flag in each.ignored for each in models))
+
+
+def _listed(names: Sequence[str]) -> str:
+    if not names:
+        return "no dimension to set"
+    more = len(names) - _DIMENSIONS_SHOWN
+    return ", ".join(names[:_DIMENSIONS_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def summary_of(report: Report) -> tuple[RenderableType, ...]:
     """The report for people."""
     from algosearch.cli.tables import facts
 
-    count = len(report.models)
+    count, added = len(report.models), report.operations_with_gradients - report.operations
+    gradients = f", and {added} gradients" if added else ""
     rows = [
-        ("operations", f"{report.operations} in {count} model{'s' * (count != 1)}"),
+        ("operations", f"{report.operations} in {count} model{'s' * (count != 1)}{gradients}"),
         ("distinct", str(report.distinct)),
         ("hits", str(report.hits)),
         ("searched", str(report.searched)),
@@ -129,9 +199,12 @@ def summary_of(report: Report) -> tuple[RenderableType, ...]:
         sums = f"the library's first candidates take {run_time(report.first_us)}, the picks {run_time(report.picks_us)}"
         rows.append(("gain", f"{report.gain:.2f} ×: {sums}"))
     rows.append(("store", report.store or "none"))
+    if report.base is not None:
+        rows.append(("base", report.base))
     more = len(report.failures) - _FAILURES_SHOWN
     return (
         facts(rows),
+        *(f"not kept: {reason}" for reason in report.not_kept),
         *(f"skipped {number}: {reason}" for reason, number in sorted(report.skipped.items())),
         *(f"failed: {each.reason}" for each in report.failures[:_FAILURES_SHOWN]),
         *([f"failed: {more} more, which --json lists"] if more > 0 else []),

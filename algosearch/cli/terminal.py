@@ -42,6 +42,10 @@ class Terminal:
         """One line of talk; from any thread."""
         self.talk.print(one_line(text), style=style, markup=False, soft_wrap=True)
 
+    def warn(self, text: str) -> None:
+        """One line of talk about what may not be as it was meant."""
+        self.say(f"warning: {text}", style="yellow")
+
     def present(self, *parts: RenderableType, results: bool) -> None:
         """Tables, and lines, for people: on stdout if they are the results, else on stderr."""
         if not results:
@@ -49,24 +53,36 @@ class Terminal:
             return
         from rich.console import Console
 
-        console = Console(highlight=False)
-        with console.capture() as page:  # rich would end the process, with 1, if the reader of a pipe had left
-            _print(console, parts)
-        sys.stdout.write(page.get())
-        sys.stdout.flush()
+        _print(Console(highlight=False), parts)
 
     @contextlib.contextmanager
     def logging(self, *, verbose: bool = False) -> Iterator[None]:
-        """Say what the package logs, for the length of the block: warnings, and with `verbose` every event."""
-        logger = logging.getLogger(_LOGGER)
-        handler, before = _Sayer(self, verbose), logger.level
-        logger.addHandler(handler)
+        """Say what is logged, for the length of the block: warnings of anybody, and with `verbose` every event of the
+        package."""
+        root, logger = logging.getLogger(), logging.getLogger(_LOGGER)
+        before, level = [each for each in root.handlers if isinstance(each, _Sayer)], logger.level
+        now = _Sayer(self, verbose)
+        _change(root, before, [now])
         logger.setLevel(logging.DEBUG if verbose else logging.WARNING)
         try:
             yield
         finally:
-            logger.removeHandler(handler)
-            logger.setLevel(before)
+            _change(root, [now], before)
+            logger.setLevel(level)
+
+
+def say_logs() -> None:
+    """Say warnings to the end of the process, in the one form that all talk has: also what is logged before a verb has
+    begun or after it has ended, by whichever thread, and what goes through Python's `warnings`."""
+    logging.captureWarnings(True)
+    _change(logging.getLogger(), [], [_Sayer(Terminal(), verbose=False)])
+
+
+def _change(logger: logging.Logger, old: Sequence[logging.Handler], new: Sequence[logging.Handler]) -> None:
+    for handler in new:
+        logger.addHandler(handler)
+    for handler in old:
+        logger.removeHandler(handler)
 
 
 def _print(console: Console, parts: Sequence[RenderableType]) -> None:
@@ -92,14 +108,17 @@ class _Sayer(logging.Handler):
         self._verbose = verbose
 
     def emit(self, record: logging.LogRecord) -> None:
-        text = record.getMessage()
+        text = record.getMessage().strip()
         if record.levelno < logging.WARNING:
             self._terminal.say(f"{record.name.removeprefix(_LOGGER + '.')}: {text}", style="dim")
             return
         error = record.exc_info[1] if record.exc_info else None
         if error is not None and str(error) not in text:
             text += f": {type(error).__name__}: {error}"
-        self._terminal.say(f"{record.levelname.lower()}: {text}", style="yellow")
+        if record.levelno < logging.ERROR:
+            self._terminal.warn(text)
+        else:
+            self._terminal.say(f"error: {text}", style="red")
         if error is not None and self._verbose:
             for line in logging.Formatter().format(record).splitlines()[1:]:
                 self._terminal.say(f"  {line}", style="dim")

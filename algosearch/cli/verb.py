@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import os
-import sys
 import traceback
 from collections.abc import Callable
 from typing import Final, ParamSpec
 
 import typer
 
+from algosearch.cli.streams import OutputLost
 from algosearch.cli.terminal import Terminal
 from algosearch.errors import (
     AlgosearchError,
@@ -34,11 +32,13 @@ OUT_OF_TIME: Final = 3
 """The budget ran out. What was found is kept."""
 BROKEN: Final = 70
 """An error inside algosearch (EX_SOFTWARE of sysexits.h)."""
+NOT_WRITTEN: Final = 74
+"""The results could not be written (EX_IOERR). What was found is kept."""
 BY_SIGNAL: Final = 128
 """Plus the signal's number: 130 for Ctrl-C, 143 for SIGTERM. What was found is kept."""
 INTERRUPTED: Final = 130
 BROKEN_PIPE: Final = 141
-"""Whoever read stdout has left."""
+"""Whoever read stdout has left: what the shell says of a process that SIGPIPE ended. What was found is kept."""
 
 _REFUSALS: Final = (InvalidValue, InvalidSetting, ModelError, UnknownDevice, DeviceUnavailable, StoreUnusable)
 
@@ -52,14 +52,11 @@ def as_command(verb: Callable[P, int]) -> Callable[P, None]:
     def command(*args: P.args, **kwargs: P.kwargs) -> None:
         try:
             code = verb(*args, **kwargs)
-        except (typer.Exit, typer.Abort):
+        except (typer.Exit, typer.Abort, OutputLost):
             raise
         except KeyboardInterrupt:
             Terminal().say("interrupted", style="yellow")
             code = INTERRUPTED
-        except BrokenPipeError:
-            _forget_stdout()
-            code = BROKEN_PIPE
         except _REFUSALS as error:
             Terminal().say(f"error: {error}", style="red")
             code = REFUSED
@@ -71,10 +68,12 @@ def as_command(verb: Callable[P, int]) -> Callable[P, None]:
     return command
 
 
-def _forget_stdout() -> None:
-    """Point stdout at nothing: Python flushes it once more at exit, and would complain there."""
-    with contextlib.suppress(OSError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def after_lost(lost: OutputLost) -> int:
+    """The exit code of a command whose results nobody got; why is said, unless it is nobody's mistake."""
+    if lost.reader_left:
+        return BROKEN_PIPE
+    Terminal().say(f"error: {lost}", style="red")
+    return NOT_WRITTEN
 
 
 def _tell_broken(error: Exception) -> None:

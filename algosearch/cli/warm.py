@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeVar, get_args
 
 import typer
 
-from algosearch.cli.options import Device, Json, Store, Verbose
+from algosearch.cli.options import Base, Device, Json, Store, Verbose
 from algosearch.cli.stop import Stop
 from algosearch.cli.terminal import Terminal, write_json
 from algosearch.cli.verb import BY_SIGNAL, DONE, INCOMPLETE, OUT_OF_TIME
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from algosearch.cli.report import Report
     from algosearch.compiler import Model, ReadOptions
     from algosearch.ops import Op
+    from algosearch.search.statistics import EngineStatistics
 
 Word = TypeVar("Word", bound=str)
 
@@ -66,6 +67,7 @@ def warm(
     device: Device = None,
     mode: Mode = None,
     store: Store = None,
+    base: Base = None,
     budget: Budget = None,
     json: Json = False,
     verbose: Verbose = False,
@@ -87,13 +89,14 @@ def warm(
             return stop.signum is not None or perf_counter() >= deadline
 
         read = _read(models, options, ended)
-        answers, home = _ask(terminal, _distinct(read), device=device, mode=mode, store=store, ended=ended)
+        answers, engine = _ask(terminal, _distinct(read), device=device, mode=mode, store=store, base=base, ended=ended)
         seconds = perf_counter() - began
-        report = report_of(read, answers, store=home, seconds=seconds, interrupted=stop.signum is not None)
+        report = report_of(read, answers, engine=engine, seconds=seconds, interrupted=stop.signum is not None)
+        terminal.present(*summary_of(report), results=not json)
+        code = _conclude(terminal, report, stop.signum, unread=len(models) - len(read))
         if json:
             write_json(report)
-        terminal.present(*summary_of(report), results=not json)
-        return _conclude(terminal, report, stop.signum, unread=len(models) - len(read))
+        return code
 
 
 def _read(models: Sequence[str], options: ReadOptions, ended: Callable[[], bool]) -> list[Model]:
@@ -120,9 +123,10 @@ def _ask(
     device: str | None,
     mode: str | None,
     store: str | None,
+    base: str | None,
     ended: Callable[[], bool],
-) -> tuple[Sequence[Answer], str | None]:
-    """Ask about every op, with progress; the answers, and where they are kept."""
+) -> tuple[Sequence[Answer], EngineStatistics]:
+    """Ask about every op, with progress; the answers, and what the engine says of them."""
     from algosearch.cli.asking import ask_all
     from algosearch.cli.devices import find_device
     from algosearch.cli.progress import progress
@@ -132,6 +136,7 @@ def _ask(
         find_device(device)
     with open_searcher(
         store=store,
+        base=base,
         devices=None if device is None else (device,),
         mode=None if mode is None else mode_of(mode, "--mode"),
     ) as searcher:
@@ -139,11 +144,13 @@ def _ask(
             answers = ask_all(searcher, ops, show=bar.show, ended=ended)
         if any(answer.open for answer in answers):
             terminal.say("stopping")
-        return answers, searcher.statistics().engine.store
+        return answers, searcher.statistics().engine
 
 
 def _conclude(terminal: Terminal, report: Report, signum: int | None, *, unread: int) -> int:
     """The exit code; what is behind it is said."""
+    for warning in report.warnings:
+        terminal.warn(warning)
     models = f", and {unread} of the models unread" if unread else ""
     left = f"{report.unanswered} of {report.distinct} are open{models}; what was found is kept, and not searched again"
     if signum is not None:
@@ -152,6 +159,9 @@ def _conclude(terminal: Terminal, report: Report, signum: int | None, *, unread:
     if report.unanswered or unread:
         terminal.say(f"the budget ran out: {left}")
         return OUT_OF_TIME
+    if report.empty is not None:
+        terminal.warn(report.empty)
+        return INCOMPLETE
     return INCOMPLETE if report.failed else DONE
 
 

@@ -157,7 +157,7 @@ class _Compilation:
             self._show(f"pass: {name}", done, len(passes))
             with nullcontext() if self._timeline is None else self._timeline.span(name, "pass"):
                 graph = make(graph, GraphBuilder(graph.name, inferred=self._strategy.inferred))
-            await self._strategy.passed(graph, self._askers(graph))
+            await self._strategy.passed(self._askers(graph))
         return graph
 
     async def _reserves(self, graph: Graph) -> Graph:

@@ -24,6 +24,8 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     """The problem, as the graph states it: not canonical."""
     needs_input_gradient: bool = True
     """False when nothing before the node is trained, as for the first convolution of a network."""
+    is_gradient: bool = False
+    """True if the graph has no such node: reading it for training added this one."""
 
 
 class Skipped(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,11 +48,15 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     """Every op, in the graph's order; a training op follows its forward one."""
     skipped: tuple[Skipped, ...] = ()
     """What was left out; empty when the model was understood in full."""
+    dimensions: tuple[str, ...] = ()
+    """What `ReadOptions.dimensions` may name: the axes of the inputs, by the model's own name or as `INPUT.AXIS`."""
+    ignored: tuple[str, ...] = ()
+    """The options of reading for which there was nothing here that they could change, as `ReadOptions.flags`."""
 
     @property
     def operations(self) -> int:
-        """Convolutions and batch norms that were read."""
-        return len(self.nodes)
+        """Convolutions and batch norms of the graph: gradients that were added are not counted."""
+        return sum(not node.is_gradient for node in self.nodes)
 
     @property
     def distinct(self) -> tuple[Op, ...]:
@@ -74,6 +80,13 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The layout of every tensor; None: channels first."""
     training: bool = False
     """Whether the ops of a training step are wanted as well as those of inference."""
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """What of it was asked for, `training` apart, as on the command line."""
+        named = (("--batch", self.batch), ("--dtype", self.data_type), ("--layout", self.layout))
+        sizes = (f"--dim {name}={size}" for name, size in self.dimensions)
+        return (*(f"{flag} {value}" for flag, value in named if value is not None), *sizes)
 
 
 AS_STATED: Final = ReadOptions()

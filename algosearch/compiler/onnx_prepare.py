@@ -90,7 +90,7 @@ def override(graph: onnx.GraphProto, batch: int | None, dimensions: Mapping[str,
             raise InvalidSetting("--dim", f"{name}={size}", "must be at least 1")
     sizes = dict(dimensions)
     if batch is not None:
-        for name in _batch_names(graph):
+        for name in batch_names(graph):
             if sizes.setdefault(name, batch) != batch:
                 raise InvalidSetting(
                     "--batch", batch, f"the first axis of an input, {name!r}, is {sizes[name]} by --dim"
@@ -193,7 +193,7 @@ def _per_axis(node: onnx.NodeProto, name: str, taps: Shape, default: int) -> Sha
     return (default,) * len(taps) if stated is None else stated
 
 
-def _batch_names(graph: onnx.GraphProto) -> Iterator[str]:
+def batch_names(graph: onnx.GraphProto) -> Iterator[str]:
     """The names of every first axis that a batch goes to."""
     weights = weight_names(graph)
     for value in runtime_inputs(graph):

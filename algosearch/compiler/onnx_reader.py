@@ -22,12 +22,13 @@ import onnx
 import onnx.checker
 import onnx.shape_inference
 from google.protobuf.message import Error as ProtobufError
+from msgspec.structs import replace
 
 from algosearch.compiler.model import Model, Node, ReadOptions, Skipped
 from algosearch.compiler.onnx_functions import Callee, callee, calls, inline
 from algosearch.compiler.onnx_nodes import OTHER_KINDS, READ_KINDS, Contradiction, Site, Unresolved, Unusable, read_node
-from algosearch.compiler.onnx_prepare import complete, lighten, override, spell_out
-from algosearch.compiler.onnx_shapes import STANDARD, Scope, open_dimensions, subgraphs, words
+from algosearch.compiler.onnx_prepare import batch_names, complete, lighten, override, spell_out
+from algosearch.compiler.onnx_shapes import STANDARD, Scope, axis_names, open_dimensions, subgraphs, words
 from algosearch.errors import UnknownDimension, UnreadableModel
 from algosearch.ops import ConvOp, Op, Shape
 
@@ -69,9 +70,11 @@ def read_onnx(path: Path, options: ReadOptions) -> Model:
         lighten(model)
         complete(model)
         model = inline(source, model)
+        names, ignored = axis_names(model.graph), _ignored(model.graph, options)
         override(model.graph, options.batch, dict(options.dimensions))
         spell_out(model.graph)
-        return _Walk(source, _infer(source, model), options).read()
+        read = _Walk(source, _infer(source, model), options).read()
+        return replace(read, dimensions=tuple(dict.fromkeys(name for _, name in names)), ignored=ignored)
     except (ProtobufError, UnicodeError, RecursionError) as error:
         raise UnreadableModel(source, f"not an ONNX model, or cut short: {type(error).__name__}") from error
 
@@ -95,6 +98,15 @@ def _parse(source: str, path: Path) -> onnx.ModelProto:
     if not all(isinstance(word, str) for word in words(model)):
         raise UnreadableModel(source, "damaged: it has names that are no text")
     return model
+
+
+def _ignored(graph: onnx.GraphProto, options: ReadOptions) -> tuple[str, ...]:
+    """The options that name a size of which the inputs have none."""
+    known = {name for names in axis_names(graph) for name in names}
+    return ReadOptions(
+        batch=None if any(batch_names(graph)) else options.batch,
+        dimensions=tuple((name, size) for name, size in options.dimensions if name not in known),
+    ).flags
 
 
 def _infer(source: str, model: onnx.ModelProto) -> onnx.ModelProto:

@@ -142,6 +142,15 @@ def open_dimensions(graph: onnx.GraphProto, reached: frozenset[str]) -> tuple[Op
     return tuple(found.values())
 
 
+def axis_names(graph: onnx.GraphProto) -> tuple[tuple[str, str], ...]:
+    """Of every axis of an input its place, `INPUT.AXIS`, and the model's own name for it, or again its place."""
+    return tuple(
+        (position(value.name, axis), dimension.dim_param or position(value.name, axis))
+        for value in runtime_inputs(graph)
+        for axis, dimension in enumerate(value.type.tensor_type.shape.dim)
+    )
+
+
 def position(name: str, axis: int) -> str:
     """What an axis is called that the model has no name for. Not `name[axis]`, which a shell may take for a pattern."""
     return f"{name}.{axis}"

@@ -70,7 +70,7 @@ def _read_file(name: str, mode: int, options: ReadOptions) -> Model:
     try:
         if _holds_lines(name):
             with open(name, "rb") as file:
-                return Model(source=name, nodes=read_lines(name, file))
+                return Model(source=name, nodes=read_lines(name, file), ignored=options.flags)
 
         from algosearch.compiler.onnx_reader import read_onnx  # onnx takes longer to import than all the rest
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from msgspec.structs import replace
 
 from algosearch.compiler.model import Node
-from algosearch.ops import BatchNormOp, ConvOp, Direction
+from algosearch.ops import BatchNormOp, ConvOp, Direction, Op
 
 __all__ = ("expand",)
 
@@ -40,7 +40,7 @@ def _expand_batch_norm(node: Node, op: BatchNormOp) -> Iterator[Node]:
         return
 
     yield replace(node, op=replace(op, phase="training_forward"))
-    yield Node(name=f"{node.name}.backward", op=replace(op, phase="backward"))
+    yield _gradient(f"{node.name}.backward", replace(op, phase="backward"))
 
 
 def _expand_conv(node: Node, op: ConvOp) -> Iterator[Node]:
@@ -51,8 +51,12 @@ def _expand_conv(node: Node, op: ConvOp) -> Iterator[Node]:
     if node.needs_input_gradient:
         # A transposed convolution is a backward_data, so that its own input gradient is the forward convolution.
         opposite: Direction = "backward_data" if op.direction == "forward" else "forward"
-        yield Node(name=f"{node.name}.input_gradient", op=_turned(op, opposite))
-    yield Node(name=f"{node.name}.filter_gradient", op=_turned(op, "backward_filter"))
+        yield _gradient(f"{node.name}.input_gradient", _turned(op, opposite))
+    yield _gradient(f"{node.name}.filter_gradient", _turned(op, "backward_filter"))
+
+
+def _gradient(name: str, op: Op) -> Node:
+    return Node(name=name, op=op, is_gradient=True)
 
 
 def _turned(op: ConvOp, direction: Direction) -> ConvOp:

@@ -63,7 +63,8 @@ def build_workload(name: str, options: ReadOptions = AS_STATED) -> Model:
             nodes.append(Node(name=node.name, op=node.op, needs_input_gradient=node.inputs[0] in trained))
         if not trained.isdisjoint(node.inputs):
             trained.update(node.outputs)
-    return Model(source=name, nodes=tuple(nodes), skipped=skipped)
+    ignored = ReadOptions(dimensions=options.dimensions).flags
+    return Model(source=name, nodes=tuple(nodes), skipped=skipped, ignored=ignored)
 
 
 def _resnet50(net: Layers, image: str) -> str:

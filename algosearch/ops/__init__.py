@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from algosearch.ops.batch_norm import BatchNormOp, Fusion, NormType, ParameterType, Phase, Statistics
+from algosearch.ops.batch_norm import BatchNormOp, Fusion, NormStatistics, NormType, ParameterType, Phase
 from algosearch.ops.canonical import canonical
 from algosearch.ops.conv import ConvOp, Direction
 from algosearch.ops.types import ELEMENT_BYTES, AccumulateType, ElementType, Layout, Shape
@@ -17,7 +17,7 @@ __all__ = (
     "Direction",
     "Phase",
     "Fusion",
-    "Statistics",
+    "NormStatistics",
     "NormType",
     "ParameterType",
     "ElementType",

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from math import prod
 from typing import Final, Literal
 
 import msgspec
-from msgspec.structs import force_setattr
+from msgspec.structs import astuple, force_setattr
 
 from algosearch.errors import InvalidOp
 from algosearch.ops.types import LAYOUTS, MEMO_LIMIT, Layout, Shape, element_bytes, one_of, whole_tuple
 
 Phase = Literal["training_forward", "inference", "backward"]
 Fusion = Literal["none", "activation", "add_activation"]
-Statistics = Literal["per_channel", "per_activation"]
+NormStatistics = Literal["per_channel", "per_activation"]
 NormType = Literal["float16", "bfloat16", "float32", "float64"]
 ParameterType = Literal["float32", "float64"]
 
@@ -27,9 +28,16 @@ PARAMETERS: Final[dict[str, str]] = {
     "float32": "float32",
     "float64": "float64",
 }
+_WORDS: Final[tuple[tuple[str, Collection[str]], ...]] = (
+    ("phase", PHASES),
+    ("fusion", FUSIONS),
+    ("statistics", STATISTICS),
+    ("layout", LAYOUTS),
+    ("data_type", PARAMETERS),
+)
 
 _VALID: dict[BatchNormOp, bytes] = {}
-"""Valid ops by value, with the bytes of their shape, as in `conv`."""
+"""Valid ops by value, with the bytes of their fields, as in `conv`."""
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -56,7 +64,7 @@ class BatchNormOp(
     """[N, C, spatial…] with 0 to 3 spatial dimensions, each at least 1."""
     phase: Phase = "training_forward"
     fusion: Fusion = "none"
-    statistics: Statistics = "per_channel"
+    statistics: NormStatistics = "per_channel"
     """Mean and variance for each channel, or (after a fully connected layer) for each activation [C, spatial…]."""
     layout: Layout = "channels_first"
     data_type: NormType = "float32"
@@ -64,14 +72,24 @@ class BatchNormOp(
 
     def __post_init__(self) -> None:
         try:
-            if _encode(self.shape) == _VALID.get(self):  # in this order, as in `conv`
+            if _encode(
+                (
+                    self.shape,
+                    self.phase,
+                    self.fusion,
+                    self.statistics,
+                    self.layout,
+                    self.data_type,
+                    self.parameter_type,
+                )
+            ) == _VALID.get(self):  # in this order, as in `conv`
                 return
-        except (TypeError, OverflowError):
+        except Exception:  # as in `conv`
             pass
         _validate(self)
         if len(_VALID) >= MEMO_LIMIT:
             _VALID.clear()
-        _VALID[self] = _encode(self.shape)
+        _VALID[self] = _encode(astuple(self))
 
     @property
     def parameter_shape(self) -> Shape:
@@ -153,18 +171,17 @@ class BatchNormOp(
 
 
 def _validate(op: BatchNormOp) -> None:
-    one_of("phase", op.phase, PHASES)
-    one_of("fusion", op.fusion, FUSIONS)
-    one_of("statistics", op.statistics, STATISTICS)
-    one_of("layout", op.layout, LAYOUTS)
-    one_of("data_type", op.data_type, PARAMETERS)
+    for field, allowed in _WORDS:
+        force_setattr(op, field, one_of(field, getattr(op, field), allowed))
     force_setattr(op, "shape", whole_tuple("shape", op.shape, least=1))
     if not 2 <= len(op.shape) <= 5:
         raise InvalidOp("shape", op.shape, "must be [N, C, spatial…] with 0 to 3 spatial dimensions")
-    if op.parameter_type != PARAMETERS[op.data_type]:
+    parameter_type = one_of("parameter_type", op.parameter_type, ("float32", "float64"))
+    force_setattr(op, "parameter_type", parameter_type)
+    if parameter_type != PARAMETERS[op.data_type]:
         raise InvalidOp(
             "parameter_type",
-            op.parameter_type,
+            parameter_type,
             f"must be {PARAMETERS[op.data_type]} beside {op.data_type} data",
         )
     if op.phase == "inference" and op.fusion != "none":

@@ -8,7 +8,18 @@ from algosearch.records.key import Environment, InvalidEnvironment, Key
 from algosearch.records.outcome import Built, Burst, Listing
 from algosearch.records.policy import DEFAULT_POLICY, Policy
 from algosearch.records.record import Provenance, Record, Search, SearchMode
-from algosearch.records.trial import FACTS, Candidate, Failure, FailureKind, Stage, Trial, packed, refusable
+from algosearch.records.trial import (
+    FACTS,
+    IS_TROUBLE,
+    PRECISE,
+    Candidate,
+    Failure,
+    FailureKind,
+    Stage,
+    Trial,
+    packed,
+    refusable,
+)
 
 __all__ = (
     "Algorithm",
@@ -20,7 +31,9 @@ __all__ = (
     "Failure",
     "FailureKind",
     "FACTS",
+    "IS_TROUBLE",
     "Stage",
+    "PRECISE",
     "Trial",
     "packed",
     "refusable",

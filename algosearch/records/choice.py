@@ -74,15 +74,19 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     notes: tuple[str, ...] = ()
     time_us: float | None = None
     """The picked algorithm's time a run; None if nothing was run."""
+    error_us: float | None = None
+    """Its standard error. None if and only if `time_us` is."""
     first_us: float | None = None
     """The time of the library's own first candidate that the policy admits, to see what the search gained."""
     precision: Precision = "final"
-    """`final`: timed against its rivals for this policy; `coarse`: from few samples taken for other policies;
-    `heuristic`: the library's guess, never run."""
+    """`final`: it and whatever may be as fast were timed against each other on a quiet device, until its time was known
+    within one per cent; `coarse`: from few samples, or on a device that was never quiet; `heuristic`: the library's
+    guess, never run."""
     provisional: bool = False
     """True if a better-founded answer may follow: mode heuristic, or a deadline that passed."""
     tie_window: float = 0.0
-    """Relative: the pick is at most this much slower than the best candidate looked at, measuring errors counted."""
+    """Relative: the pick is at most this much slower than the best candidate looked at, measuring errors counted. Never
+    less than the standard error of `time_us`: an answer claims nothing finer than it is known."""
     digest: str = ""
     """The key's digest."""
     generation: int = 0

@@ -11,7 +11,10 @@ How a pick is made, in this order:
    difference, or within two standard errors, whichever is more, but never beyond `MOST_TIE`. Among ties: what the
    policy prefers, then less workspace, then deterministic, then the library's order.
 4. The pick's promise (`Choice.tie_window`) is max(`TIE`, five standard errors): two within which candidates cannot be
-   told apart and three for the error of having found so. `docs/decisions/0003-tie-window.md` has the arithmetic.
+   told apart and three for the error of having found so; and no less than the standard error of the pick's own time.
+   `docs/decisions/0003-tie-window.md` has the arithmetic.
+5. The choice is `final` if its trial and those of all rivals within that promise are, and else `coarse`
+   (`docs/decisions/0005-final-and-bounded.md`).
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ from msgspec.structs import force_setattr
 
 from algosearch.errors import InvalidOp, InvalidPolicy, NoAlgorithm, NotCovered
 from algosearch.ops.types import whole
-from algosearch.records.choice import Choice, Rejection, Rule
+from algosearch.records.choice import Choice, Precision, Rejection, Rule
 from algosearch.records.record import Record, Search, SearchMode
 from algosearch.records.trial import Candidate, Trial
 
@@ -182,7 +185,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True, gc=Fals
         # Screened against something that this policy refuses? Then it may be the better one after all.
         if soonest_us < _time(leader):
             raise NotCovered(f"{soonest} was dropped early and may be faster than what is left")
-        pick, window, ties = self._settle(leader, rivals)
+        pick, window, ties, precision = self._settle(leader, rivals)
         first = next(t for t, rule in zip(trials, rules, strict=True) if rule in (None, "screened"))
         for place, trial in zip(places, rivals, strict=True):
             rules[place] = None if trial is pick else "tie" if trial in ties else "slower"
@@ -192,7 +195,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True, gc=Fals
             notes=pick.notes,
             time_us=pick.time_us,
             first_us=first.time_us,
-            precision="final" if pick.stage == "final" else "coarse",
+            error_us=pick.error_us,
+            precision=precision,
             tie_window=window,
             digest=record.key.digest,
             generation=record.generation,
@@ -200,10 +204,10 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True, gc=Fals
             rules=tuple(rules),
         )
 
-    def _settle(self, leader: Trial, rivals: list[Trial]) -> tuple[Trial, float, list[Trial]]:
-        """The pick among the ties with the leader, its window, and the ties."""
+    def _settle(self, leader: Trial, rivals: list[Trial]) -> tuple[Trial, float, list[Trial], Precision]:
+        """The pick among the ties with the leader, its window, the ties, and how well founded that is."""
         best_us = _time(leader)
-        ties, worst_error = [], 0.0
+        ties, worst_error, final = [], 0.0, True
         for trial in rivals:
             lag = (_time(trial) - best_us) / best_us
             error = hypot(trial.error_us or 0.0, leader.error_us or 0.0) / best_us
@@ -211,8 +215,10 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True, gc=Fals
                 ties.append(trial)
             if trial is not leader and lag <= WINDOW * error:
                 worst_error = max(worst_error, error)
+                final = final and trial.is_final
         pick = leader if len(ties) == 1 else min(ties, key=self._tie_order)
-        return pick, max(TIE, WINDOW * worst_error), ties
+        precision: Precision = "final" if final and leader.is_final and pick.is_final else "coarse"
+        return pick, max(TIE, WINDOW * worst_error, pick.error), ties, precision
 
     def _tie_order(self, trial: Trial) -> tuple[bool, int, bool, int, str]:
         preferred = any(fnmatchcase(trial.algorithm, pattern) for pattern in self.prefer)

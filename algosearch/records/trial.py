@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from math import inf
 from struct import iter_unpack, pack
+from types import MappingProxyType
 from typing import Annotated, Final, Literal
 
 import msgspec
@@ -19,17 +20,31 @@ Duration = Annotated[float, Meta(ge=0, lt=1e15)]
 """In whatever unit the field's name says."""
 
 FailureKind = Literal[
-    "not_supported",  # a fact: the library refuses this op
-    "build_failed",  # a fact: it accepts and then cannot build
-    "wrong_result",  # a fact: the output is not the convolution's
-    "out_of_bounds",  # a fact: it wrote outside its buffers
-    "out_of_memory",  # trouble: this much memory was not to be had at that moment
-    "timed_out",  # trouble: it ran or built longer than the limit
-    "crashed",  # trouble: the process died of it
-    "launch_failed",  # trouble: the driver refused to run it
+    "not_supported",
+    "build_failed",
+    "wrong_result",
+    "out_of_bounds",
+    "out_of_memory",
+    "timed_out",
+    "crashed",
+    "launch_failed",
 ]
-FACTS: Final[frozenset[str]] = frozenset({"not_supported", "build_failed", "wrong_result", "out_of_bounds"})
-"""Kinds that stay true; all others carry their circumstances and deserve a second try elsewhere."""
+IS_TROUBLE: Final[Mapping[FailureKind, bool]] = MappingProxyType(
+    {
+        "not_supported": False,  # the library refuses this op
+        "build_failed": False,  # it accepts and then cannot build
+        "wrong_result": False,  # the output is not the op's
+        "out_of_bounds": False,  # it wrote outside its buffers
+        "out_of_memory": True,  # this much memory was not to be had at that moment
+        "timed_out": True,  # it ran or built longer than the limit
+        "crashed": True,  # the process died of it
+        "launch_failed": True,  # the driver refused to run it
+    }
+)
+"""Of each kind, whether it is trouble, which carries its circumstances and deserves a second try elsewhere, or a fact,
+which stays true. The one place that says so."""
+FACTS: Final[frozenset[str]] = frozenset(kind for kind, trouble in IS_TROUBLE.items() if not trouble)
+"""The kinds that are no trouble."""
 
 MOST_SAMPLES: Final = 96
 """Kept of one trial."""
@@ -41,8 +56,11 @@ Stage = Literal["listed", "screened", "coarse", "final"]
 
 `listed`: known with its workspace, never run. `screened`: run, then dropped, because another is clearly faster,
 needs no more workspace and is no worse in any note. `coarse`: on the front of what some policy could pick, timed a
-few times. `final`: timed in interleaved rounds against its rivals for a policy that was asked.
+few times, or on a device that was never quiet. `final`: timed against whatever comes near it for a policy that was
+asked, undisturbed, until its time was known within `PRECISE`.
 """
+PRECISE: Final = 0.01
+"""The standard error of a `final` time, relative to it, at most."""
 
 # Notes are words about a candidate that a policy can refuse. `unknown_<n>` is a note that this version has no
 # word for: kept, and taken as "worse".
@@ -75,7 +93,12 @@ class Failure(msgspec.Struct, frozen=True, array_like=True, gc=False, forbid_unk
     @property
     def is_fact(self) -> bool:
         """True if trying again cannot help."""
-        return self.kind in FACTS
+        return not self.is_trouble
+
+    @property
+    def is_trouble(self) -> bool:
+        """True if it may go well another time, or elsewhere."""
+        return IS_TROUBLE[self.kind]
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -109,8 +132,19 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False
     are a quarter of what it takes to decode one."""
     build_us: Duration | None = None
     timing: str = ""
-    """How it was timed: `gated`, `wall`, `virtual`, with `warm` or `rotating` buffers: `wall,warm`."""
+    """How it was timed: `gated`, `wall`, `virtual`, with `warm` or `rotating` buffers: `wall,warm`. `disturbed` after
+    them says that the device was not quiet, and that more than a few bursts count all the same."""
     failure: Failure | None = None
+
+    @property
+    def error(self) -> float:
+        """`error_us` relative to `time_us`; 0 where there is no time."""
+        return self.error_us / self.time_us if self.time_us and self.error_us else 0.0
+
+    @property
+    def is_final(self) -> bool:
+        """Whether it is what stage `final` says: of a record from elsewhere the stage alone proves nothing."""
+        return self.stage == "final" and self.error <= PRECISE
 
     @property
     def samples_us(self) -> tuple[float, ...]:

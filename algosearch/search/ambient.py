@@ -38,11 +38,16 @@ class _Engines:
         self._users: dict[Engine, int] = {}
 
     def hire(
-        self, store: Store | str | None, backends: Sequence[Backend] | None, devices: Sequence[str] | None
+        self,
+        store: Store | str | None,
+        base: Store | str | None,
+        backends: Sequence[Backend] | None,
+        devices: Sequence[str] | None,
     ) -> Engine:
         """An engine that serves this, started if there is none."""
         serves = (
             store if isinstance(store, str) or store is None else id(store),
+            base if isinstance(base, str) or base is None else id(base),
             None if backends is None else tuple(map(id, backends)),
             None if devices is None else tuple(devices),
         )
@@ -55,7 +60,8 @@ class _Engines:
 
                     backends = default_backends()
                 home = open_store(store) if isinstance(store, str) or store is None else store
-                engine = Engine(backends, home, devices=devices)
+                behind = open_store(base, read_only=True) if isinstance(base, str) else base
+                engine = Engine(backends, home, devices=devices, base=behind)
                 engine.start()
                 self._users[engine] = 0
                 if not private:
@@ -87,6 +93,8 @@ class open_searcher:
     Args:
         store: where answers are kept: a directory, `memory:`, or a `Store`. Left out: `ALGOSEARCH_STORE`, else the
             user's cache directory. A store that cannot be used costs a warning and the cached answers, not the job.
+        base: a directory whose records answer where the store has none, and which is only ever read: one that was made
+            elsewhere and came with the job, say. Left out: `ALGOSEARCH_BASE`, else none.
         backends: which libraries to ask; left out, the best that this machine has a device for.
         devices: only these, by name (`cpu:0`) or backend (`cpu`); left out, all that are found.
         mode: how a miss is answered. Left out: `ALGOSEARCH_MODE`, else `race`.
@@ -104,18 +112,15 @@ class open_searcher:
         self,
         *,
         store: str | Path | Store | None = None,
+        base: str | Path | Store | None = None,
         backends: Sequence[Backend] | None = None,
         devices: Sequence[str] | None = None,
         mode: Mode | None = None,
         policy: Policy = DEFAULT_POLICY,
     ) -> None:
         settings = Settings.read()
-        self._store: Store | str | None = str(store) if isinstance(store, Path) else store
-        if self._store is None:
-            self._store = settings.store
-        if isinstance(self._store, str) and self._store.strip() and ":" not in self._store:
-            # One directory is one store, however it is spelled, and wherever the process goes later.
-            self._store = os.path.abspath(os.path.expanduser(self._store))
+        self._store = _named(settings.store if store is None else store)
+        self._base = _named(settings.base if base is None else base)
         if type(policy) is not Policy:
             raise InvalidPolicy("policy", policy, "must be a Policy")
         self._backends = backends
@@ -161,7 +166,7 @@ class open_searcher:
 
     def _hire(self) -> Searcher:
         assert self._searcher is None, "one open_searcher() is one block; make another one"
-        self._engine = _ENGINES.hire(self._store, self._backends, self._devices)
+        self._engine = _ENGINES.hire(self._store, self._base, self._backends, self._devices)
         self._searcher = Searcher(self._engine, mode=self._mode, policy=self._policy)
         return self._searcher
 
@@ -182,6 +187,15 @@ class open_searcher:
         return self._engine if _ENGINES.dismiss(self._engine) else None
 
 
+def _named(store: str | Path | Store | None) -> Store | str | None:
+    """A store as it was given; one directory is one store, however it is spelled, and wherever the process goes
+    later."""
+    name = str(store) if isinstance(store, Path) else store
+    if isinstance(name, str) and name.strip() and ":" not in name:
+        return os.path.abspath(os.path.expanduser(name))
+    return name
+
+
 class _Default:
     """The process's own searcher, for `select_algo` outside any block. Opened at first use, closed at exit."""
 
@@ -194,7 +208,7 @@ class _Default:
         with self._lock:
             if self._searcher is None:
                 settings = Settings.read()
-                engine = _ENGINES.hire(settings.store, None, None)
+                engine = _ENGINES.hire(_named(settings.store), _named(settings.base), None, None)
                 self._searcher = Searcher(engine, mode=settings.mode)
             return self._searcher
 

@@ -47,7 +47,12 @@ class Engine:
     """Owns the tiers, the pools and the tower. Made stopped; `start` it in a thread, or `serve` it on a loop."""
 
     def __init__(
-        self, backends: Sequence[Backend], store: Store | None, *, devices: Sequence[str] | None = None
+        self,
+        backends: Sequence[Backend],
+        store: Store | None,
+        *,
+        devices: Sequence[str] | None = None,
+        base: Store | None = None,
     ) -> None:
         self.ready: Milestone[tuple[Device, ...]] = Milestone()
         """The store is open (or given up) and the devices are known."""
@@ -55,7 +60,7 @@ class Engine:
         """Everything is closed."""
         self._backends = tuple(backends)
         self._wanted_devices = None if devices is None else tuple(devices)
-        self._tiers = Tiers(store)
+        self._tiers = Tiers(store, base=base)
         self._pools: dict[str, Pool] = {}
         """By device name; devices of one kind share one."""
         self._default_pool: Pool | None = None
@@ -111,10 +116,11 @@ class Engine:
     def statistics(self) -> EngineStatistics:
         """A snapshot."""
         counts = Counts() if self._tower is None else self._tower.counts
-        store = self._tiers.store
+        store, base = self._tiers.store, self._tiers.base
         return EngineStatistics(
             store=None if store is None else store.location,
             store_trouble=self._tiers.trouble,
+            base=None if base is None else base.location,
             store_hits=counts.store_hits,
             store_misses=dict(counts.store_misses),
             memory_hits=counts.memory_hits,

@@ -12,8 +12,10 @@ class EngineStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """Where the store is; None if there is none, or it cannot be used."""
     store_trouble: str | None
     """Why it cannot be used."""
+    base: str | None
+    """Where the base store is, which is only read; None if there is none, or it cannot be used."""
     store_hits: int
-    """Keys whose record was read from the store."""
+    """Keys whose record was read from the store or its base."""
     store_misses: dict[str, int]
     """Keys that the store did not answer, by kind of miss."""
     memory_hits: int

@@ -1,7 +1,9 @@
-"""`Tiers`: where records are looked for, in order: the process's memory, then the store.
+"""`Tiers`: where records are looked for, in order: the process's memory, the store, and a base that is only read.
 
-What a later tier knows is written to the earlier ones. A store is best effort: whatever it cannot do costs the cached
-answers, never the search.
+What a later tier knows is remembered in memory; a base's records are not copied into the store, which holds what was
+found beside it. What is found is written to the store alone: a further search for a key of the base becomes a record
+of the store, with the base's searches in it, and hides it. A store is best effort: whatever it cannot do costs the
+cached answers, never the search.
 """
 
 from __future__ import annotations
@@ -21,45 +23,90 @@ MEMORY_RECORDS: Final = 20_000
 """Records kept in the process's memory; the least recently used one goes first and stays in the store."""
 
 
-class Tiers:
-    """Memory and at most one store. Lives on the engine's loop."""
+class Tier:
+    """One store behind the memory. Whatever it cannot do costs its answers, and nothing else."""
 
-    def __init__(self, store: Store | None, *, memory_records: int = MEMORY_RECORDS) -> None:
+    def __init__(self, store: Store, *, what: str) -> None:
         self._store = store
+        self._what = what
+        """What it is called in the log: `a store`, `a base`."""
         self._usable = False
-        self._memory: OrderedDict[str, Record] = OrderedDict()
-        self._memory_records = memory_records
         self.trouble: str | None = None
-        """Why the store is not used, or None."""
+        """Why it is not used, or None."""
+
+    @property
+    def store(self) -> Store | None:
+        """The store, if it could be opened."""
+        return self._store if self._usable else None
 
     async def open(self) -> None:
         """Open the store; if that cannot be, say so once and go on without it."""
-        if self._store is None:
-            return
         try:
             await self._store.open()
         except StoreUnusable as error:
             self.trouble = str(error)
-            logger.warning("going on without a store: %s", error)
+            logger.warning("going on without %s: %s", self._what, error)
         except Exception as error:  # the contract forbids it; even so it must not cost the searcher
             self.trouble = f"{type(error).__name__}: {error}"
-            logger.exception("going on without a store: opening it broke")
+            logger.exception("going on without %s: opening it broke", self._what)
         else:
             self._usable = True
 
     async def aclose(self) -> None:
         """Close the store. Harmless if called twice."""
         self._usable = False
-        if self._store is not None:
-            try:
-                await self._store.aclose()
-            except Exception:  # as in `open`
-                logger.exception("closing the store broke")
+        try:
+            await self._store.aclose()
+        except Exception:  # as in `open`
+            logger.exception("closing %s broke", self._what)
+
+    async def read(self, keys: Sequence[Key]) -> list[Record | Miss]:
+        """One answer a key, in one trip."""
+        if not self._usable:
+            return [Miss("unreadable", self.trouble or f"{self._what} is not open")] * len(keys)
+        try:
+            return await self._store.get_many(keys)
+        except Exception as error:  # as in `open`
+            logger.exception("reading %s broke", self._store.location)
+            return [Miss("unreadable", f"{type(error).__name__}: {error}")] * len(keys)
+
+
+class Tiers:
+    """Memory, at most one store that is written to, and behind it at most one that is only read. Lives on the engine's
+    loop."""
+
+    def __init__(self, store: Store | None, *, base: Store | None = None, memory_records: int = MEMORY_RECORDS) -> None:
+        self._own = None if store is None else Tier(store, what="a store")
+        self._base = None if base is None else Tier(base, what="a base store")
+        self._tiers = tuple(tier for tier in (self._own, self._base) if tier is not None)
+        """In the order in which they are asked."""
+        self._memory: OrderedDict[str, Record] = OrderedDict()
+        self._memory_records = memory_records
+
+    async def open(self) -> None:
+        """Open every store; what cannot be opened is said once and gone on without."""
+        for tier in self._tiers:
+            await tier.open()
+
+    async def aclose(self) -> None:
+        """Close every store. Harmless if called twice."""
+        for tier in self._tiers:
+            await tier.aclose()
 
     @property
     def store(self) -> Store | None:
-        """The store, if it could be opened."""
-        return self._store if self._usable else None
+        """The store that is written to, if it could be opened."""
+        return None if self._own is None else self._own.store
+
+    @property
+    def base(self) -> Store | None:
+        """The store that is only read, if it could be opened."""
+        return None if self._base is None else self._base.store
+
+    @property
+    def trouble(self) -> str | None:
+        """Why the store that is written to is not used, or None."""
+        return None if self._own is None else self._own.trouble
 
     def recall(self, digest: str) -> Record | None:
         """The record in memory, if it is there; at once."""
@@ -76,19 +123,18 @@ class Tiers:
             self._memory.popitem(last=False)
 
     async def read(self, keys: Sequence[Key]) -> list[Record | Miss]:
-        """One answer a key from the store, in one trip; what is found is remembered."""
-        store = self.store
-        if store is None:
-            reason = self.trouble or "there is no store"
-            return [Miss("unreadable" if self.trouble else "absent", reason)] * len(keys)
-        try:
-            answers = await store.get_many(keys)
-        except Exception as error:  # the contract forbids it; even so it must not cost a search
-            logger.exception("reading %s broke", store.location)
-            return [Miss("unreadable", f"{type(error).__name__}: {error}")] * len(keys)
-        for answer in answers:
-            if isinstance(answer, Record):
-                self.remember(answer)
+        """One answer a key from the first store that has one, in one trip to each; what is found is remembered. Where
+        none has, the miss that says most: of what lies there and cannot be read, rather than of nothing."""
+        answers: list[Record | Miss] = [Miss("absent", "there is no store")] * len(keys)
+        for tier in self._tiers:
+            left = [place for place, answer in enumerate(answers) if isinstance(answer, Miss)]
+            if not left:
+                break
+            for place, answer in zip(left, await tier.read([keys[place] for place in left]), strict=True):
+                if isinstance(answer, Record):
+                    self.remember(answer)
+                if isinstance(answer, Record) or _says_nothing(answers[place]):
+                    answers[place] = answer
         return answers
 
     async def commit(self, record: Record, *, storable: bool) -> Record:
@@ -105,3 +151,7 @@ class Tiers:
                 logger.exception("writing to %s broke", store.location)
         self.remember(record)
         return record
+
+
+def _says_nothing(answer: Record | Miss) -> bool:
+    return isinstance(answer, Miss) and answer.kind == "absent"

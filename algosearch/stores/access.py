@@ -54,13 +54,21 @@ class Access:
         retry_s: how long to leave alone what could not be written.
         troubles: where what goes wrong is noted.
         genuine: whether a (key, value) that was read from a damaged file is worth to be kept.
+        read_only: only ever look: nothing is made, repaired or set aside, and the directory may be another user's.
     """
 
     def __init__(
-        self, path: Path, *, retry_s: float, troubles: Troubles, genuine: Callable[[str, bytes], bool]
+        self,
+        path: Path,
+        *,
+        retry_s: float,
+        troubles: Troubles,
+        genuine: Callable[[str, bytes], bool],
+        read_only: bool = False,
     ) -> None:
         self.path = path
         self.why = Hindrance("failed", "the store is not open")
+        self._read_only = read_only
         self._retry_s = retry_s
         self._troubles = troubles
         self._genuine = genuine
@@ -90,7 +98,7 @@ class Access:
         except TROUBLE as error:
             self.close()
             raise cause_of(error) from error
-        if self._cache is None:
+        if self._cache is None and not self._read_only:
             self._note_state()
 
     def close(self) -> None:
@@ -194,7 +202,7 @@ class Access:
             found = inspection.identity_of(self._file)
             if found != self._identity and (writing or found is not None):
                 self._troubles.note("gone", "the file was deleted or replaced while in use, and was opened afresh")
-            elif self._cache is not None or time.monotonic() < self._retry_at:
+            elif self._cache is not None or self._read_only or time.monotonic() < self._retry_at:
                 return
         elif time.monotonic() < self._retry_at:
             return
@@ -202,7 +210,7 @@ class Access:
 
     def _reopen(self, damage: _Damage | None = None) -> None:
         self._open(REOPEN_S, damage)
-        if self._cache is None:
+        if self._cache is None and (self._connection is None or not self._read_only):
             self._note_state()
 
     def _note_state(self) -> None:
@@ -216,6 +224,9 @@ class Access:
         self._retry_at = 0.0
         self._file = None
         try:
+            if self._read_only:
+                self._file = inspection.readable_directory(self.path) / inspection.FILE
+                raise Hindrance("read_only", "it is opened for reading only")
             self._file = inspection.private_directory(self.path) / inspection.FILE
             self._open_to_write(self._file, deadline, damage)
         except TROUBLE as error:
@@ -281,7 +292,7 @@ class Access:
 
     def _open_to_read(self, file: Path) -> None:
         # Immutable means without any lock, so not if somebody writes to it at this moment.
-        for immutable in (False,) if self.why.kind == "locked" else (False, True):
+        for immutable in (False,) if self.why.kind in ("locked", "gone") else (False, True):
             try:
                 deadline = time.monotonic() + _READ_S
                 strange = inspection.examine(file, deadline, immutable=immutable)
@@ -293,7 +304,11 @@ class Access:
                 except BaseException:
                     connection.close()
                     raise
-            except TROUBLE:
+            except TROUBLE as error:
+                if self._read_only:  # else what kept it from being written says more
+                    self.why = cause_of(error).again()
+                if cause_of(error).kind == "locked":
+                    return
                 continue
             self._connection = connection
             self._identity = inspection.identity_of(file)

@@ -47,6 +47,8 @@ class DirectoryStore:
             the store's thread.
         clock: seconds, for the expiry of claims. The host's clock, so that all its processes read the same.
         retry_s: how long to leave a file alone that could not be written, before it is tried again.
+        read_only: only ever look: nothing is made, repaired or set aside, nothing is kept, and the directory may be
+            another user's, as long as not everybody can write to it. One that has no store cannot be opened.
     """
 
     def __init__(
@@ -55,11 +57,13 @@ class DirectoryStore:
         *,
         clock: Callable[[], float] = time.time,
         retry_s: float = RETRY_S,
+        read_only: bool = False,
     ) -> None:
         self.location = "the user's cache directory" if callable(paths) else str(paths)
         self._paths = paths
         self._clock = clock
         self._retry_s = retry_s
+        self._read_only = read_only
         self._room: _Room | None = None
 
     def __repr__(self) -> str:
@@ -167,7 +171,13 @@ class DirectoryStore:
         unusable: StoreUnusable | None = None
         for path in self._paths() if callable(self._paths) else [Path(self._paths)]:
             location = str(path)
-            shelf = Shelf(path.absolute(), clock=self._clock, retry_s=self._retry_s, troubles=Troubles(location))
+            shelf = Shelf(
+                path.absolute(),
+                clock=self._clock,
+                retry_s=self._retry_s,
+                troubles=Troubles(location),
+                read_only=self._read_only,
+            )
             try:
                 shelf.open()
             except Hindrance as hindrance:

@@ -18,19 +18,20 @@ FOLDER: Final = "store-v1"
 _SUPPORTED: Final = f"name a directory, or {MEMORY}"
 
 
-def open_store(location: str | Path | None = None) -> Store:
+def open_store(location: str | Path | None = None, *, read_only: bool = False) -> Store:
     """The store at `location`, made and not yet opened (`Store.open`): nothing is touched.
 
     Args:
         location: a directory; `memory:`; or None for the user's cache directory, and where that cannot be used a
             directory of the user's own among the temporary ones. Where neither can be used, `Store.open` says so, and a
             searcher goes on with what its process remembers.
+        read_only: only ever look at a directory (`DirectoryStore`).
 
     Raises:
         StoreUnusable: it names no store that this version knows.
     """
     if location is None:
-        return DirectoryStore(user_directories)
+        return DirectoryStore(user_directories, read_only=read_only)
     if location == MEMORY:
         return MemoryStore()
     if isinstance(location, str):
@@ -41,7 +42,7 @@ def open_store(location: str | Path | None = None) -> Store:
             shown = f"{scheme}://{rest.rsplit('@', 1)[-1]}"  # never a password into a message or a log
             raise StoreUnusable(shown, f"this version has no store of the kind {scheme}", _SUPPORTED)
     try:
-        return DirectoryStore(Path(location).expanduser())
+        return DirectoryStore(Path(location).expanduser(), read_only=read_only)
     except RuntimeError as error:
         raise StoreUnusable(str(location), str(error), _SUPPORTED) from error
 

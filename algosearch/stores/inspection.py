@@ -99,6 +99,29 @@ def private_directory(path: Path) -> Path:
     return real
 
 
+def readable_directory(path: Path) -> Path:
+    """The real directory behind `path`, to be looked at only. Whose it is does not matter, for somebody has named it
+    and nothing in it is trusted; but what anybody could fill is not worth reading.
+
+    Raises:
+        Hindrance: there is no store, or others can write to it.
+    """
+    try:
+        real = path.resolve(strict=True)
+        status = real.stat()
+        if not (real / FILE).exists():
+            raise Hindrance("gone", "there is no store in it")
+    except (FileNotFoundError, NotADirectoryError):
+        raise Hindrance("gone", "there is no such directory") from None
+    except OSError as error:
+        raise Hindrance.of_system(error) from error
+    except ValueError as error:
+        raise Hindrance("unfit", f"{error}") from error
+    if status.st_mode & stat.S_IWOTH:
+        raise Hindrance("unfit", "anybody can write to it", f"run `chmod o-w {real}`, or choose another directory")
+    return real
+
+
 def require_writable(file: Path) -> None:
     """Say early and in plain words what SQLite would say as "unable to open".
 
@@ -186,7 +209,8 @@ def _is_plain(file: Path) -> bool:
         status = file.lstat()
     except FileNotFoundError:
         return True
-    return stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
+    # A directory that is opened for writing is this user's own (`private_directory`).
+    return stat.S_ISREG(status.st_mode) and status.st_uid in (os.geteuid(), file.parent.stat().st_uid)
 
 
 def difference(connection: sqlite3.Connection) -> str | None:

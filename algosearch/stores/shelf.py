@@ -51,12 +51,15 @@ class Shelf:
         clock: seconds, for the expiry of claims: the host's, so that its processes agree.
         retry_s: how long to leave alone what could not be written.
         troubles: where what goes wrong is noted.
+        read_only: as `Access`.
     """
 
-    def __init__(self, path: Path, *, clock: Callable[[], float], retry_s: float, troubles: Troubles) -> None:
+    def __init__(
+        self, path: Path, *, clock: Callable[[], float], retry_s: float, troubles: Troubles, read_only: bool = False
+    ) -> None:
         self._clock = clock
         self._troubles = troubles
-        self._access = Access(path, retry_s=retry_s, troubles=troubles, genuine=_is_record)
+        self._access = Access(path, retry_s=retry_s, troubles=troubles, genuine=_is_record, read_only=read_only)
 
     def open(self) -> None:
         """Open it for writing, or else for reading.

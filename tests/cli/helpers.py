@@ -56,11 +56,11 @@ def started(
 
 
 def run(
-    *args: str | Path, module: str = "algosearch", env: dict[str, str] | None = None
+    *args: str | Path, module: str = "algosearch", env: dict[str, str] | None = None, timeout_s: float = 50
 ) -> subprocess.CompletedProcess[str]:
     """Run the command line in another process, to its end."""
     with started(*args, module=module, env=env) as process:
-        stdout, stderr = process.communicate(timeout=50)
+        stdout, stderr = process.communicate(timeout=timeout_s)
     return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
 
 

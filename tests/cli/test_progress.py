@@ -8,7 +8,7 @@ import re
 import pytest
 from rich.console import Console
 
-from algosearch.cli.progress import LINE_EVERY_S, Bar, Lines, Moment, progress
+from algosearch.cli.progress import LINE_EVERY_S, Bar, Lines, Moment, Tally, progress
 from algosearch.cli.terminal import Terminal
 
 TRYING = "racing im2col for forward 1x2x6x6 * 2x2x3x3 float32"
@@ -83,3 +83,30 @@ def test_what_fits_the_terminal() -> None:
 def test_a_dumb_terminal_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "dumb")
     assert isinstance(progress(terminal_on(io.StringIO(), is_terminal=True)), Lines)
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_what_takes_no_longer_is_not_said(is_terminal: bool) -> None:
+    stream = io.StringIO()
+    with progress(terminal_on(stream, is_terminal=is_terminal), after_s=1.0) as bar:
+        bar.show(moment(4, 0.9))
+        assert stream.getvalue() == ""
+        bar.show(moment(5, 1.0))
+        assert "5/40" in stream.getvalue()
+
+
+def test_a_tally_counts_and_never_beyond_its_total(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[Moment] = []
+
+    class Kept(Lines):
+        def show(self, moment: Moment) -> None:
+            shown.append(moment)
+
+    clock = iter([0.0, 0.0, 0.05, 0.1, 0.5])
+    monkeypatch.setattr("algosearch.cli.progress.perf_counter", lambda: next(clock))
+    tally = Tally(Kept(terminal_on(io.StringIO(), is_terminal=False)), 2)
+    for _ in range(3):
+        tally.count("reading")
+    tally.count("reading", done=4)
+    assert [(each.answered, each.total) for each in shown] == [(1, 2), (3, 3), (7, 7)]
+    assert shown[-1].left_s == 0.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from algosearch.backends.simulated import (
 from algosearch.compiler import WORKLOADS
 from algosearch.ops import BatchNormOp, ConvOp, Op
 from tests.cli.helpers import invoke, the_object, tiny_op, write_ops
-from tests.compiler.independent import LIGHT, count
+from tests.compiler.independent import LIGHT, count, count_training
 from tests.compiler.onnx_graphs import model, node, value, weight, write
 
 OPS: list[Op] = [
@@ -74,7 +74,7 @@ def counts(report: dict[str, Any]) -> dict[str, int]:
 def test_the_first_run_searches_and_the_second_finds(ops_file: Path, store: Path) -> None:
     first = warm(ops_file)
     assert counts(first) == {"operations": 5, "distinct": 4, "searched": 4}
-    assert first["models"] == [{"source": str(ops_file), "operations": 5}]
+    assert first["models"] == [{"source": str(ops_file), "operations": 5, "skipped": 0, "dimensions": []}]
     assert first["skipped"] == {}
     assert first["store"] == str(store)
     assert first["interrupted"] is False
@@ -161,7 +161,9 @@ def test_mode_cached_fails_what_is_not_there(ops_file: Path, tmp_path: Path, mon
     monkeypatch.setenv("ALGOSEARCH_MODE", "cached")
     report = warm(ops_file, code=1)
     assert counts(report) == {"operations": 5, "distinct": 4, "hits": 1, "failed": 3}
-    assert all(failure["reason"].startswith("not in the store: ") for failure in report["failures"])
+    reasons = [failure["reason"] for failure in report["failures"]]
+    assert all(reason.startswith("mode cached cannot answer ") for reason in reasons)
+    assert [reason.count("not in the store") for reason in reasons] == [1, 1, 1]
     assert counts(warm(ops_file, "--mode", "race")) == {"operations": 5, "distinct": 4, "hits": 1, "searched": 3}
 
 
@@ -173,7 +175,20 @@ def test_mode_exhaustive_is_another_search(ops_file: Path) -> None:
 
 def test_training_asks_for_the_gradients(tmp_path: Path) -> None:
     file = write_ops(tmp_path / "ops.jsonl", [tiny_op()])
-    assert counts(warm(file, "--training")) == {"operations": 3, "distinct": 3, "searched": 3}
+    report = warm(file, "--training")
+    assert counts(report) == {"operations": 1, "distinct": 3, "searched": 3}
+    assert report["operations_with_gradients"] == 3
+    assert report["models"][0]["operations"] == 1
+    assert "1 in 1 model, and 2 gradients" in invoke("warm", file, "--training").stdout
+    assert warm(file)["operations_with_gradients"] == 1
+
+
+@pytest.mark.parametrize("path", LIGHT, ids=lambda path: path.stem)
+def test_the_light_models_are_counted_right_for_training(path: Path) -> None:
+    report = warm(path, "--training", "--mode", "heuristic")
+    with_gradients, distinct = count_training(path)
+    assert counts(report) == {"operations": count(path)[0], "distinct": distinct, "heuristic": distinct}
+    assert report["operations_with_gradients"] == with_gradients
 
 
 def test_options_of_reading_are_passed_on() -> None:
@@ -304,10 +319,72 @@ def test_a_store_that_cannot_be_used_costs_a_warning(ops_file: Path, tmp_path: P
     report = the_object(result.stdout)
     assert counts(report)["searched"] == 4
     assert report["store"] is None
+    (reason,) = report["not_kept"]
+    assert str(tmp_path / "file") in reason
+    assert f"not kept: {reason}" in result.stderr.splitlines()
     (warning,) = (line for line in result.stderr.splitlines() if line.startswith("warning: "))
     assert str(tmp_path / "file") in warning
 
 
-def test_a_model_without_any_op(tmp_path: Path) -> None:
-    path = write(tmp_path, model([node("Relu", ["x"])], [value("x", [1, 2])]))
-    assert counts(warm(path)) == {}
+def without_any_op(directory: Path) -> Path:
+    return write(directory, model([node("Relu", ["x"])], [value("x", [1, 2])]), "empty.onnx")
+
+
+def with_nothing_readable(directory: Path) -> Path:
+    """A model of two convolutions that no op describes."""
+    graph = model([node("ConvInteger", ["x", "w"], ["y"])] * 2, [value("x", [1, 2, 3, 3])], [weight("w", [2, 2, 3, 3])])
+    return write(directory, graph, "integer.onnx")
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (without_any_op, "{path} has no convolution or batch norm"),
+        (with_nothing_readable, "no convolution or batch norm in {path} could be read, and 2 were skipped"),
+    ],
+)
+def test_a_model_of_which_nothing_is_warmed(make: Callable[[Path], Path], said: str, tmp_path: Path) -> None:
+    path = make(tmp_path)
+    said = said.format(path=path)
+    result = invoke("warm", path)
+    assert result.exit_code == 1
+    assert result.stderr.splitlines()[-1] == f"warning: nothing was warmed: {said}"
+    report = warm(path, code=1)
+    assert counts(report) == {}
+    assert report["models"][0]["skipped"] == sum(report["skipped"].values())
+    # Among others it is told from them, and they are warmed.
+    result = invoke("warm", "resnet50", path, "--mode", "heuristic")
+    assert result.exit_code == 1
+    assert result.stderr.splitlines()[-1] == f"warning: {said}"
+
+
+def test_an_option_that_changes_nothing_is_named(tmp_path: Path, ops_file: Path) -> None:
+    path = with_open_dimensions(tmp_path)
+    args = ("--dim", "height=8", "--batch", "2", "--dim", "heigth=9")
+    result = invoke("warm", path, ops_file, *args, "--json")
+    assert result.exit_code == 0
+    assert the_object(result.stdout)["unused"] == ["--dim heigth=9"]
+    (warning,) = (line for line in result.stderr.splitlines() if line.startswith("warning: "))
+    assert warning == (
+        f"warning: --dim heigth=9 changed nothing: {path} has N, x.1, height, x.3; {ops_file} has no dimension to set"
+    )
+
+
+def test_options_that_change_nothing_in_a_file_of_ops(ops_file: Path) -> None:
+    args = ("--batch", "2", "--dtype", "float16", "--layout", "channels_last", "--dim", "N=2")
+    report = warm(ops_file, *args)
+    assert report["unused"] == ["--batch 2", "--dtype float16", "--layout channels_last", "--dim N=2"]
+    assert (
+        "warning: --batch 2 changed nothing: there is nothing in the model for it"
+        in invoke("warm", ops_file, *args).stderr.splitlines()
+    )
+    # A workload heeds all of them but the last.
+    assert warm("resnet50", ops_file, *args, "--mode", "heuristic")["unused"] == ["--dim N=2"]
+
+
+def test_many_dimensions_are_cut_short(tmp_path: Path) -> None:
+    inputs = [value(f"x{n}", [1, 2, 8, 8]) for n in range(5)]
+    path = write(tmp_path, model([node("Conv", ["x0", "w"])], inputs, [weight("w", [2, 2, 3, 3])]))
+    warning = next(line for line in invoke("warm", path, "--dim", "N=1").stderr.splitlines() if "changed" in line)
+    assert warning.endswith("x2.2, x2.3 and 8 more")
+    assert len(warm(path)["models"][0]["dimensions"]) == 20

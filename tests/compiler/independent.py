@@ -29,6 +29,38 @@ def count(path: Path) -> tuple[int, int]:
     return len(problems), len(set(problems))
 
 
+def count_training(path: Path) -> tuple[int, int]:
+    """The nodes of one training step of a light model, and the distinct problems among them.
+
+    A convolution has a gradient by its filter, and one by its input unless nothing before it has parameters; a batch
+    norm takes the statistics of its batch, and has one backward pass.
+    """
+    problems: list[Problem] = []
+    for problem, after_parameters in zip(listed(path), _after_parameters(path), strict=True):
+        kind, *rest = problem
+        if kind == "conv":
+            directions = ("forward", "filter", "input") if after_parameters else ("forward", "filter")
+            problems += [(kind, direction, *rest) for direction in directions]
+        else:
+            problems += [(kind, direction, *rest[1:]) for direction in ("forward", "backward")]
+    return len(problems), len(set(problems))
+
+
+def _after_parameters(path: Path) -> list[bool]:
+    """For each convolution and batch norm, in the graph's order, whether anything with parameters comes before it."""
+    model: Any = onnx.ModelProto()
+    model.ParseFromString(path.read_bytes())
+    reached: set[str] = set()
+    found = []
+    for node in model.graph.node:
+        after = not reached.isdisjoint(node.input)
+        if node.op_type in ("Conv", "BatchNormalization"):
+            found.append(node.input[0] in reached)
+        if after or node.op_type in ("Conv", "BatchNormalization", "Gemm", "Mul", "Add"):
+            reached.update(node.output)
+    return found
+
+
 def listed(path: Path) -> list[Problem]:
     """One canonical tuple for each convolution and batch norm, in the graph's order."""
     model: Any = onnx.ModelProto()

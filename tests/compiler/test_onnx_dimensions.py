@@ -165,3 +165,18 @@ def test_another_domains_convolution_is_not_ours(tmp_path: Path) -> None:
     other = helper.make_node("Conv", ["x", "w"], ["y"], name="c1", domain="com.example")
     proto = model([other], [value("x", [1, 3, 9, 9])], [weight("w", [3, 3, 3, 3])], domains=["com.example"])
     assert "com.example" in read(tmp_path, proto).skipped[0].reason
+
+
+def test_the_dimensions_that_there_are_and_the_options_that_find_none(tmp_path: Path) -> None:
+    nodes = [node("Concat", ["x", "x2"], ["z"], axis=1), node("Conv", ["z", "w"])]
+    inputs = [value("x", ["N", 3, "h", 9]), value("x2", ["N", 1, 9, 9]), value("w", [4, 4, 3, 3])]
+    proto = model(nodes, inputs, [weight("w", [4, 4, 3, 3])])  # a weight that is also an input, as IR 3 has it
+    sizes = (("h", 9), ("x.3", 9), ("x.0", 2), ("w.0", 4), ("H", 9), ("x.4", 1))
+    found = read(tmp_path, proto, batch=2, dimensions=sizes, data_type="float16")
+    assert found.dimensions == ("N", "x.1", "h", "x.3", "x2.1", "x2.2", "x2.3")
+    assert found.ignored == ("--dim w.0=4", "--dim H=9", "--dim x.4=1")
+
+
+def test_a_batch_finds_nothing_where_no_input_has_one(tmp_path: Path) -> None:
+    found = read(tmp_path, model([node("Relu", ["x"])], [value("x", [7])]), batch=2)
+    assert (found.dimensions, found.ignored) == (("x.0",), ("--batch 2",))

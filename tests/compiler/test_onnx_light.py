@@ -8,6 +8,7 @@ import pytest
 
 from algosearch.compiler.model import ReadOptions
 from algosearch.compiler.onnx_reader import read_onnx
+from algosearch.compiler.read import read_model
 from algosearch.errors import UnreadableModel
 from tests.compiler import independent
 
@@ -21,6 +22,13 @@ def test_operations_and_distinct_equal_the_independent_count(path: Path) -> None
     found = read_onnx(path, ReadOptions())
     assert found.skipped == ()
     assert (found.operations, len(found.distinct)) == independent.count(path)
+
+
+@pytest.mark.parametrize("path", independent.LIGHT, ids=lambda path: path.stem)
+def test_a_training_step_equals_the_independent_count(path: Path) -> None:
+    found = read_model(path, ReadOptions(training=True))
+    assert found.operations == independent.count(path)[0]
+    assert (len(found.nodes), len(found.distinct)) == independent.count_training(path)
 
 
 @pytest.mark.parametrize("path", independent.LIGHT, ids=lambda path: path.stem)

@@ -40,8 +40,9 @@ def reason_of(source: str | Path) -> str:
 @pytest.mark.parametrize("name", list(WORKLOADS))
 def test_a_workload_is_read_by_name(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    options = ReadOptions(batch=2, layout="channels_last")
+    options = ReadOptions(batch=2, layout="channels_last", dimensions=(("height", 3),))
     assert read_model(name, options) == build_workload(name, options)
+    assert read_model(name, options).ignored == ("--dim height=3",)
     assert read_model(name) == build_workload(name)
 
 
@@ -57,7 +58,9 @@ def test_json_lines_are_known_by_extension_or_by_their_first_byte(name: str, tmp
 def test_json_lines_are_as_they_are_but_for_training(tmp_path: Path) -> None:
     path = written(tmp_path / "ops.jsonl", LINES)
     stated = read_model(path)
-    assert read_model(path, ReadOptions(batch=9, data_type="float16", layout="channels_last")) == stated
+    found = read_model(path, ReadOptions(batch=9, data_type="float16", layout="channels_last"))
+    assert found.nodes == stated.nodes
+    assert found.ignored == ("--batch 9", "--dtype float16", "--layout channels_last")
     assert read_model(path, ReadOptions(training=True)).nodes == expand(stated.nodes)
 
 

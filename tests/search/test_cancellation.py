@@ -11,7 +11,7 @@ import pytest
 from algosearch import Policy, open_searcher
 from algosearch.backends.simulated import SimulatedBackend, TraceEvent, searches
 from algosearch.search import Request, Searcher, current_searcher
-from tests.search.cancelling import cancel_at_every_suspension
+from tests.cancelling import cancel_at_every_suspension
 from tests.search.gated import GatedBackend
 from tests.search.helpers import FAST, scripted, some_op, some_ops
 

@@ -12,7 +12,7 @@ import pytest
 
 from algosearch.errors import NotCached
 from algosearch.search.milestone import Milestone, happens_within, wait_for_all
-from tests.search.cancelling import cancel_at_every_suspension
+from tests.cancelling import cancel_at_every_suspension
 
 
 async def test_a_value_reaches_every_waiter() -> None:

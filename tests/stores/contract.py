@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from algosearch.records import Record, wire
 from algosearch.stores import Committed, Miss, Store
-from tests.search.cancelling import cancel_at_every_suspension
+from tests.cancelling import cancel_at_every_suspension
 from tests.stores.claim_contract import ClaimContract
 from tests.stores.homes import EXPIRY_S, BytesHome, Home, read, scanned
 from tests.stores.model import compare_with_model

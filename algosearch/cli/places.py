@@ -1,0 +1,87 @@
+"""Which store a command means, and who said so."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from algosearch.errors import InvalidSetting
+from algosearch.settings import Settings
+from algosearch.stores import DirectoryStore, Store, open_store
+from algosearch.stores.home import user_directories
+from algosearch.stores.inspection import FILE
+
+Source = Literal["option", "environment", "default"]
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a store is, or would be."""
+
+    location: str | Path
+    source: Source
+    """Who named it: an option or argument, a variable of the environment, nobody."""
+
+    @property
+    def directory(self) -> Path | None:
+        """The directory; None if it is no directory at all, but `memory:`.
+
+        Raises:
+            StoreUnusable: it names no store that this version knows.
+        """
+        store = self.store()
+        return Path(store.location) if isinstance(store, DirectoryStore) else None
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is a store. To open one makes one, and to look must not."""
+        directory = self.directory
+        return directory is None or (directory / FILE).exists()
+
+    def store(self, *, read_only: bool = True) -> Store:
+        """The store there, not yet opened.
+
+        Raises:
+            StoreUnusable: it names no store that this version knows.
+        """
+        return open_store(self.location, read_only=read_only)
+
+
+def place_of(asked: str | None) -> Place:
+    """The store that an option named, or else the environment, or else the user's own.
+
+    Raises:
+        InvalidSetting: the environment cannot be understood.
+    """
+    if asked is not None:
+        return Place(location=asked, source="option")
+    named = Settings.read().store
+    if named is not None:
+        return Place(location=named, source="environment")
+    candidates = user_directories()
+    return Place(location=next((path for path in candidates if path.exists()), candidates[0]), source="default")
+
+
+def base_of(asked: str | None) -> Place | None:
+    """The base store that an option named, or else the environment; None if there is none.
+
+    Raises:
+        InvalidSetting: the environment cannot be understood.
+    """
+    if asked is not None:
+        return Place(location=asked, source="option")
+    named = Settings.read().base
+    return None if named is None else Place(location=named, source="environment")
+
+
+def one_store(argument: str | None, option: str | None) -> str | None:
+    """The store of a verb that takes it either way.
+
+    Raises:
+        InvalidSetting: it was named twice, and not alike.
+    """
+    if argument is not None and option is not None and os.path.abspath(argument) != os.path.abspath(option):
+        raise InvalidSetting("--store", option, f"goes without another store, and there is {argument!r}")
+    return option if argument is None else argument
