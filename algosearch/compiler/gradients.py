@@ -66,7 +66,9 @@ class _Backward:
 
     def run(self) -> Graph:
         self._forward()
-        (loss,) = self._builder.add("loss", Other(function="loss", shapes=((),)), self._graph.outputs)
+        (loss,) = self._builder.add(
+            self._builder.free_name("loss"), Other(function="loss", shapes=((),)), self._graph.outputs
+        )
         for output in self._graph.outputs:
             if output in self._trained:
                 self._gradient_of_loss(output)

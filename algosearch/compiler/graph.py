@@ -29,7 +29,16 @@ Role = Literal["input", "parameter", "state", "activation", "gradient", "reserve
 TensorType = str
 """An element type of an op, or one of those that only other nodes have: `int32`, `int64`, `bool`, `uint8`."""
 
-BYTES_OF: Final[Mapping[TensorType, int]] = {**ELEMENT_BYTES, "int16": 2, "int64": 8, "uint8": 1, "bool": 1}
+BYTES_OF: Final[Mapping[TensorType, int]] = {
+    **ELEMENT_BYTES,
+    "bool": 1,
+    "uint8": 1,
+    "int16": 2,
+    "uint16": 2,
+    "uint32": 4,
+    "int64": 8,
+    "uint64": 8,
+}
 
 
 class Tensor(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -178,6 +187,12 @@ class GraphBuilder:
         if self._inferred is not None:
             self._inferred(node)
         return names
+
+    def free_name(self, wanted: str) -> str:
+        """`wanted`, primed until neither a node nor a tensor has the name: for what a pass adds on its own."""
+        while wanted in self._nodes or wanted in self._tensors:
+            wanted += "'"
+        return wanted
 
     def finish(self, outputs: Iterable[str]) -> Graph:
         """The graph of what was added.
