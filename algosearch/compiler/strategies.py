@@ -25,20 +25,42 @@ from algosearch.records import Choice, Listing, Policy
 from algosearch.search.request import Request
 from algosearch.search.searcher import Searcher
 
-__all__ = ("STRATEGIES", "AskAsync", "AskSynchronously", "Strategy", "StrategyName")
+__all__ = ("ASK_LIBRARY", "STRATEGIES", "AskAsync", "AskSynchronously", "Strategy", "StrategyName", "strategy_of")
 
 StrategyName = Literal["naive", "fixed", "cached", "async"]
 STRATEGIES: Final[tuple[StrategyName, ...]] = get_args(StrategyName)
+
+ASK_LIBRARY: Final[frozenset[StrategyName]] = frozenset({"naive", "fixed"})
+"""Those that need a `Probe`."""
 
 Probe = Callable[[Op], Awaitable[Listing]]
 """Asks the library itself, with a handle made for this one question: what `naive` and `fixed` do for batch norms."""
 
 
+def strategy_of(name: StrategyName, searcher: Searcher, queries: Queries, probe: Probe | None) -> Strategy:
+    """The strategy of that name.
+
+    Args:
+        probe: for those in `ASK_LIBRARY`.
+    """
+    match name:
+        case "naive" | "fixed":
+            return AskSynchronously(searcher, queries, in_passes=name == "naive", probe=probe)
+        case "cached":
+            return AskSynchronously(searcher, queries, in_passes=False, probe=None)
+        case "async":
+            return AskAsync(searcher, queries)
+
+
 class Strategy(Protocol):
     """How a compile asks.
 
+    `withdrawn` counts the requests that a pass made needless before they were answered.
+
     `askers` is how many tasks of all devices ask about an op: each of them asks, one after the other.
     """
+
+    withdrawn: int
 
     def inferred(self, node: GraphNode) -> None:
         """The shapes of a node have become known. Never waits."""
@@ -74,6 +96,7 @@ class AskSynchronously:
         self._queries = queries
         self._in_passes = in_passes
         self._probe = probe
+        self.withdrawn = 0
 
     def inferred(self, node: GraphNode) -> None:
         """Nothing: these ask for a whole graph at a time."""
@@ -117,7 +140,6 @@ class AskAsync:
         self._queries = queries
         self._requests: dict[Op, Request] = {}
         self.withdrawn = 0
-        """Requests that a pass made needless before they were answered."""
 
     def inferred(self, node: GraphNode) -> None:
         if node.op is not None and node.op not in self._requests:
