@@ -13,6 +13,7 @@ from typing import Annotated, Final
 import typer
 
 from algosearch._version import VERSION
+from algosearch.cli import compile as compile_verb
 from algosearch.cli import show, warm
 from algosearch.cli.streams import OutputLost, settle_streams
 from algosearch.cli.terminal import say_logs
@@ -20,7 +21,7 @@ from algosearch.cli.verb import after_lost, as_command
 
 __all__ = ("app", "main")
 
-_VERBS: Final = (warm.warm, show.show)
+_VERBS: Final = (warm.warm, compile_verb.compile, show.show)
 """In the order of the help."""
 
 app: Final = typer.Typer(

@@ -30,9 +30,7 @@ Source = Annotated[
 ]
 Nodes = Annotated[int, typer.Option(metavar="N", help="Nodes of a data-parallel job.")]
 DevicesPerNode = Annotated[int, typer.Option(metavar="D", help="Devices on each node; each has a batch of its own.")]
-Strategy = Annotated[
-    str, typer.Option(metavar="S", help="How it asks: async, or for comparison cached, fixed, naive.")
-]
+Strategy = Annotated[str, typer.Option(metavar="S", help="How it asks: async, or for comparison cached, fixed, naive.")]
 Memory = Annotated[
     int | None, typer.Option(metavar="BYTES", help="Of each device's arena; workspaces shrink until it fits.")
 ]
@@ -45,7 +43,7 @@ Trace = Annotated[
 PlanFile = Annotated[Path | None, typer.Option("--plan", metavar="FILE", help="Write the plan as JSON to FILE.")]
 
 
-def compile(
+def compile(  # noqa: A001 (a verb is named as it is called)
     model: Source,
     nodes: Nodes = 1,
     devices_per_node: DevicesPerNode = 1,
@@ -197,9 +195,7 @@ class _Job:
     def _moment(self, elapsed_s: float) -> Moment:
         from algosearch.cli.progress import Moment
 
-        return Moment(
-            total=self._of, answered=self._done, searched=self._done, elapsed_s=elapsed_s, trying=self._stage
-        )
+        return Moment(total=self._of, answered=self._done, searched=self._done, elapsed_s=elapsed_s, trying=self._stage)
 
 
 def _strategy_of(word: str) -> StrategyName:

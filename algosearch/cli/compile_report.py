@@ -139,12 +139,13 @@ def _lines(report: CompileReport) -> list[str]:
     plan = report.plan
     each_us = sum(stage.waited_s for stage in report.stages) / report.queries * 1e6 if report.queries else 0.0
     lines = [
-        f"{report.queries} queries about {report.distinct} problems, {each_us:.2f} µs each; convolutions "
-        f"{duration(report.conv_query_s)}, batch norms {duration(report.batch_norm_query_s)}",
-        f"{report.listings} listings, {report.handles} handles, {report.searched} searches, {report.trials} trials; "
+        f"{report.queries} queries about {report.distinct} problems, {each_us:.2f} µs each",
+        f"waited for convolutions {duration(report.conv_query_s)}, batch norms {duration(report.batch_norm_query_s)}",
+        f"{report.searched} searches, {report.trials} trials, {report.listings} listings, {report.handles} handles",
         f"from memory {report.memory_hits}, from the store {report.store_hits}; withdrawn {report.withdrawn}",
-        f"{len(plan.tasks)} tasks a device; arena {size(plan.arena_bytes)}, lower bound "
-        f"{size(plan.lower_bound_bytes)}, beside it {size(plan.resident_bytes)} of parameters and inputs",
+        f"{len(plan.tasks)} tasks a device, {report.tasks} in all",
+        f"arena {size(plan.arena_bytes)} a device, of at least {size(plan.lower_bound_bytes)}",
+        f"inputs and parameters {size(plan.resident_bytes)} a device",
     ]
     if plan.workspace_limit_bytes is not None:
         lines.append(

@@ -200,4 +200,4 @@ def _word(node: onnx.NodeProto) -> str:
     }
     if node.domain not in STANDARD:
         return f"{node.domain}.{node.op_type}"
-    return known.get(node.op_type, node.op_type)
+    return known.get(node.op_type, str(node.op_type))

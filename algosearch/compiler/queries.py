@@ -40,8 +40,9 @@ class QueryStatistics(msgspec.Struct, frozen=True, kw_only=True):
     problem: str
     queries: int
     first_us: float
+    """The first time that it was asked; of its size and of its choice, where both were asked, the sum."""
     later_us: float | None
-    """The mean of all but the first; None if there was only one."""
+    """The mean of all others; None if there was none."""
 
     @property
     def cached(self) -> bool | None:
@@ -52,12 +53,20 @@ class QueryStatistics(msgspec.Struct, frozen=True, kw_only=True):
 class _Asked:
     """The running sums of one problem."""
 
-    __slots__ = ("first_s", "later_s", "queries")
+    __slots__ = ("first_s", "later_s", "queries", "ways")
 
     def __init__(self) -> None:
         self.queries = 0
+        self.ways: set[str] = set()
+        """What was awaited so far. The first query of each way is a first one: a size that was known early says
+        nothing of whether the choice was cached."""
         self.first_s = 0.0
         self.later_s = 0.0
+
+    @property
+    def later(self) -> int:
+        """How many queries were no first ones."""
+        return self.queries - len(self.ways)
 
 
 class Queries:
@@ -76,10 +85,11 @@ class Queries:
         if asked is None:
             asked = self._asked[op] = _Asked()
         seconds = perf_counter() - began - again_s
-        if asked.queries:
+        if awaited in asked.ways:
             asked.later_s += seconds
         else:
-            asked.first_s = seconds
+            asked.first_s += seconds
+            asked.ways.add(awaited)
         asked.queries += 1 + again
         asked.later_s += again_s
         self._seconds[stage] = self._seconds.get(stage, 0.0) + seconds + again_s
@@ -115,7 +125,7 @@ class Queries:
                 problem=op.describe(),
                 queries=asked.queries,
                 first_us=asked.first_s * 1e6,
-                later_us=asked.later_s * 1e6 / (asked.queries - 1) if asked.queries > 1 else None,
+                later_us=asked.later_s * 1e6 / asked.later if asked.later else None,
             )
             for op, asked in self._asked.items()
         ]

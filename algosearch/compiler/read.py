@@ -41,10 +41,7 @@ def read_model(source: str | Path, options: ReadOptions = AS_STATED) -> Model:
     """
     name = os.fspath(source)
     mode = _mode_of(name)
-    if mode is not None:
-        model = _read_file(name, mode, options)
-    else:
-        model = build_workload(_workload(name), options)
+    model = build_workload(_workload(name), options) if mode is None else _read_file(name, mode, options)
     return replace(model, nodes=expand(model.nodes)) if options.training else model
 
 

@@ -51,7 +51,9 @@ class Counts:
         self.store_hits = 0
         self.store_misses: Counter[str] = Counter()
         self.memory_hits = 0
+        self.listings = 0
         self.searched = 0
+        self.trials = 0
         self.failed = 0
         self.dropped = 0
         self.search_seconds = 0.0
@@ -227,6 +229,7 @@ class Tower:
             )
         flight.move("committing")
         self.counts.searched += 1
+        self.counts.trials += sum(trial.stage != "listed" for trial in found.trials)
         self.counts.search_seconds += found.seconds
         record = await self._tiers.commit(_extended(flight, found, mode), storable=flight.storable)
         flight.learned(record, "search")
@@ -263,6 +266,7 @@ class Tower:
     async def _ask_for_candidates(self, flight: Flight, worker: Worker | None = None) -> None:
         async with flight.listing_lock:
             if flight.listing is None:
+                self.counts.listings += 1
                 listing = await (worker or flight.pool.any_worker()).enumerate(flight.op, FIRST_LOOK)
                 if not flight.ended:
                     flight.listed(listing)

@@ -45,8 +45,8 @@ def test_a_convolution_is_inferred_from_its_tensors() -> None:
 def test_a_fused_batch_norm_has_a_reserve_whose_shape_is_not_known() -> None:
     builder = builder_with(
         x=((2, 4, 9, 9), "input"),
-        **dict.fromkeys(("scale", "bias"), ((4,), "parameter")),  # type: ignore[arg-type]
-        **dict.fromkeys(("mean", "variance"), ((4,), "state")),  # type: ignore[arg-type]
+        **dict.fromkeys(("scale", "bias"), ((4,), "parameter")),
+        **dict.fromkeys(("mean", "variance"), ((4,), "state")),
     )
     reads = ["x", "scale", "bias", "mean", "variance"]
     written = builder.add("n", Norm(phase="training_forward", fusion="activation"), reads)
