@@ -27,6 +27,7 @@ from algosearch.records import (
     SearchMode,
     Stage,
     Trial,
+    Trials,
     packed,
 )
 
@@ -234,11 +235,12 @@ def trials(draw: DrawFn, algorithm: str, rank: int) -> Trial:
         notes=draw(note_sets()),
         stage=stage,
         time_us=min(samples) if timed else None,
-        error_us=draw(st.floats(0.0, 10.0)) if len(samples) > 1 else None,
+        error_us=draw(st.floats(0.0, 10.0)) if timed else None,
         samples=packed(samples),
         build_us=draw(st.one_of(st.none(), st.floats(0.0, 1e6))) if timed else None,
         timing=draw(st.sampled_from(("gated,warm", "wall,rotating", "virtual"))) if timed else "",
         failure=failure,
+        reserve_bytes=draw(st.sampled_from((0, 0, 0, 1, 2**40))),
     )
 
 
@@ -250,7 +252,7 @@ def searches(draw: DrawFn, *, max_size: int = 6) -> Search:
     return Search(
         mode=draw(st.sampled_from(cast("tuple[SearchMode, ...]", ("race", "exhaustive")))),
         complete=draw(st.booleans()),
-        trials=tuple(draw(st.permutations(found))),
+        trials=Trials.of(draw(st.permutations(found))),
         provenance=Provenance(
             version=draw(TEXT),
             found_at_s=draw(st.integers(0, 2**33)),

@@ -39,7 +39,6 @@ _Axis = tuple[int, int, int, int, int, int]
 """Size, taps, stride, dilation, low and high padding of one spatial axis."""
 _TRIVIAL: Final[_Axis] = (1, 1, 1, 1, 0, 0)
 _CONV_WORDS: Final = ("direction", "input_type", "filter_type", "output_type", "accumulate_type")
-_CONV_LAYOUTS: Final = ("input_layout", "filter_layout", "output_layout")
 _NORM_WORDS: Final = ("phase", "fusion", "data_type", "parameter_type")
 
 
@@ -66,7 +65,17 @@ def _is_plain(op: ConvOp) -> bool:
                 op.input_shape[2:], op.padding_low, op.filter_shape[2:], op.stride, strict=True
             )
         )
-        and all(type(getattr(op, word)) is str for word in (*_CONV_WORDS, *_CONV_LAYOUTS))
+        and {
+            type(op.direction),
+            type(op.input_type),
+            type(op.filter_type),
+            type(op.output_type),
+            type(op.accumulate_type),
+            type(op.input_layout),
+            type(op.filter_layout),
+            type(op.output_layout),
+        }
+        == {str}
     )
 
 

@@ -12,13 +12,18 @@ of any noise. `tests/race/test_estimate.py` holds the errors to what they say: o
 rounds, with one burst in 50 an outlier or one candidate three times as noisy as the others, differences scatter by 0.45
 to 1.2 of their errors.
 
+A round of one candidate alone tells nothing of the others. Such rounds add to its samples and say where the level is
+now; the comparisons stay those of the rounds that were shared. Of a candidate that never met another the error is that
+of its time, levels and all.
+
 Rejected: the minimum (wrong by 1 to 1.4 % on an H200), the mean (one outlier decides), the median (as robust, and needs
 half as many samples again).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence, Set
 from math import exp, log, sqrt
 from statistics import median
 from typing import Final, NamedTuple
@@ -40,10 +45,13 @@ LEAST: Final = 2e-4
 """Relative error at least: clocks tick, and samples that are all alike prove nothing finer."""
 SINGLE: Final = 0.1
 """Relative error of a candidate about whose noise nothing is known: one round, and a context switch may be in it."""
+INTERRUPTION_US: Final = 10_000.0
+SLOW_SINGLE: Final = 0.03
+"""The error of a long run is no more than `INTERRUPTION_US` and this part of it: much has evened out within it."""
 LAUNCH: Final = 0.3
 """Relative error of a first launch taken as a time: code is loaded in it, for which it is an upper bound."""
-LOADING_US: Final = 100_000.0
-SLOW_LAUNCH: Final = 0.12
+LOADING_US: Final = 50_000.0
+SLOW_LAUNCH: Final = 0.05
 """The error of a long launch is no more than `LOADING_US` and this part of it: so a candidate whose first run takes a
 second, where others take milliseconds, is clearly slower, and is not run again to find that out."""
 SHORTEST_US: Final = 1e-4
@@ -71,30 +79,37 @@ class _Noise(NamedTuple):
     freedom: int
 
 
-def estimates(rounds: Rounds, launches: Mapping[int, float]) -> dict[int, Estimate]:
+def estimates(rounds: Rounds, launches: Mapping[int, float], *, unsure: Set[int] = frozenset()) -> dict[int, Estimate]:
     """An estimate for each rank that ran.
 
     Args:
         rounds: the time of one run by rank, in µs, for each round that counts.
         launches: the time of the first launch by rank, in µs; the estimate of who was never timed.
+        unsure: whose launches were disturbed, so that even a long one tells little.
     """
-    found = {rank: Estimate(us, min(LAUNCH * us, SLOW_LAUNCH * us + LOADING_US), 0) for rank, us in launches.items()}
+    found = {
+        rank: Estimate(us, LAUNCH * us if rank in unsure else min(LAUNCH * us, SLOW_LAUNCH * us + LOADING_US), 0)
+        for rank, us in launches.items()
+    }
     if not rounds:
         return found
     logs = [{rank: log(us) for rank, us in each.items()} for each in rounds]
-    levels, levelled, centre = _two_ways(logs)
-    errors = _errors(logs, levels, centre)
+    levels, centre = _two_ways([each for each in logs if len(each) > 1])
+    levels = _with_alone(logs, levels, centre)
+    left = _left_over(logs, levels, centre)
+    errors = _errors(left, 1 - sum(len(each) > 1 for each in logs) / sum(map(len, logs)))
     late = median(levels[-max(3, len(levels) // 2) :])  # what is reported is the speed of a device that is warm
     for rank, where in centre.items():
         time_us = min(max(exp(where + late), SHORTEST_US), LONGEST_US)
-        if len(levelled[rank]) == 1:  # a context switch in the lone round; not in the launch as well
+        if len(left[rank]) == 1:  # a context switch in the only round; not in the launch as well
             time_us = min(time_us, launches.get(rank, time_us))
-        found[rank] = Estimate(time_us, time_us * errors[rank], len(levelled[rank]))
+        error = errors.get(rank, min(SINGLE, SLOW_SINGLE + INTERRUPTION_US / time_us))
+        found[rank] = Estimate(time_us, time_us * error, len(left[rank]))
     return found
 
 
-def _two_ways(logs: Sequence[Mapping[int, float]]) -> tuple[list[float], dict[int, list[float]], dict[int, float]]:
-    """The level of each round, each rank's bursts with the level taken off, and the middle of those."""
+def _two_ways(logs: Sequence[Mapping[int, float]]) -> tuple[list[float], dict[int, float]]:
+    """The level of each round, and the middle of each rank's bursts with the levels taken off."""
     levels: list[float] = []
     shown: dict[int, tuple[float, int]] = {}
     for each in logs:  # each round against what the earlier ones have shown
@@ -104,6 +119,7 @@ def _two_ways(logs: Sequence[Mapping[int, float]]) -> tuple[list[float], dict[in
         for rank, us in each.items():
             mean, count = shown.get(rank, (0.0, 0))
             shown[rank] = (mean + (us - level - mean) / (count + 1), count + 1)
+    centre: dict[int, float] = {}
     for sweep in range(SWEEPS + 1):
         levelled: dict[int, list[float]] = {rank: [] for rank in shown}
         for each, level in zip(logs, levels, strict=True):
@@ -112,25 +128,60 @@ def _two_ways(logs: Sequence[Mapping[int, float]]) -> tuple[list[float], dict[in
         centre = {rank: _trimmed_mean(values) for rank, values in levelled.items()}
         if sweep < SWEEPS:
             levels = [_level([us - centre[rank] for rank, us in each.items()]) for each in logs]
-    return levels, levelled, centre
+    return levels, centre
 
 
-def _errors(
+def _with_alone(
+    logs: Sequence[Mapping[int, float]], shared_levels: Sequence[float], centre: dict[int, float]
+) -> list[float]:
+    """The levels of all rounds, those of one candidate alone among them; and in `centre` whoever ran only so.
+
+    All rounds of one candidate alone have one level: what they differ by is its noise, for all that anybody can tell.
+    """
+    alone: dict[int, list[float]] = {}
+    for each in logs:
+        if len(each) == 1:
+            ((rank, us),) = each.items()
+            alone.setdefault(rank, []).append(us)
+    middle = {rank: _trimmed_mean(values) for rank, values in alone.items()}
+    for rank, where in middle.items():
+        centre.setdefault(rank, where - (shared_levels[-1] if shared_levels else 0.0))
+    shared = iter(shared_levels)
+    return [next(shared) if len(each) > 1 else middle[(rank := next(iter(each)))] - centre[rank] for each in logs]
+
+
+def _left_over(
     logs: Sequence[Mapping[int, float]], levels: Sequence[float], centre: Mapping[int, float]
-) -> dict[int, float]:
-    """The relative standard error of each rank's estimate."""
+) -> dict[int, list[float]]:
+    """What of each rank's bursts neither its time nor the level explains."""
     left: dict[int, list[float]] = {rank: [] for rank in centre}
+    shared = {rank for each in logs if len(each) > 1 for rank in each}
+    alone = Counter(next(iter(each)) for each in logs if len(each) == 1)
     for each, level in zip(logs, levels, strict=True):
         # The level was estimated from the same k bursts, and took a k-th of their variance away.
-        regained = sqrt(len(each) / (len(each) - 1)) if len(each) > 1 else 1.0
+        sharing = len(each)
+        if sharing == 1:
+            (rank,) = each
+            sharing = alone[rank] if rank in shared else 0
+        if sharing == 1:
+            continue  # the level explains all of it
+        regained = sqrt(sharing / (sharing - 1)) if sharing else 1.0
         for rank, us in each.items():
             left[rank].append((us - level - centre[rank]) * regained)
+    return left
+
+
+def _errors(left: Mapping[int, Sequence[float]], free: float) -> dict[int, float]:
+    """The relative standard error of each rank's estimate, where there is enough to tell.
+
+    Args:
+        free: the part of all bursts that is left when each shared round has given one for its level.
+    """
     own = {rank: _noise(values) for rank, values in left.items() if len(values) > 1}
-    errors = dict.fromkeys(centre, SINGLE)
-    # Levels cost freedom too: of n rounds of k candidates (n - 1) (k - 1) in all are left.
-    freedom = sum(noise.freedom for noise in own.values()) * (1 - 1 / max(2, len(own)))
+    freedom = sum(noise.freedom for noise in own.values()) * free
     if freedom < 2:
-        return errors
+        return {}
+    errors: dict[int, float] = {}
     # The median, so that one candidate's outlier is not everybody's noise; and the median of χ² is not its mean.
     pooled = median([noise.variance / (1 - 2 / (9 * noise.freedom)) ** 3 for noise in own.values()])
     for rank, noise in own.items():

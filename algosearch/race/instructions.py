@@ -29,14 +29,18 @@ class Launch(msgspec.Struct, frozen=True):
 
 
 class Time(msgspec.Struct, frozen=True):
-    """One round, to be run without a gap. Outcome: `Burst` or `Failure` for each burst. For the lane."""
+    """A round or several, to be run without a gap. Outcome: `Burst` or `Failure` for each burst. For the lane."""
 
     bursts: tuple[tuple[int, int], ...]
-    """(rank, repeats), in the order in which to run them: there and back, so that every rank comes twice, and at the
-    same time on average. A clock that changes evenly then changes no comparison."""
+    """(rank, repeats), in the order in which to run them. As a rule there and back, so that every rank comes twice, and
+    at the same time on average: a clock that changes evenly then changes no comparison."""
     limit_us: float
     final: bool = False
     """True in the finals."""
+    alone: bool = False
+    """True in the finals of leaders whom nobody comes near: for their time, not for a comparison."""
+    rounds: int = 1
+    """The bursts are those of so many rounds of the same ranks, one after the other, all of one length."""
 
 
 class Check(msgspec.Struct, frozen=True):

@@ -1,7 +1,8 @@
 """`Race`: the state machine. No clock, no dice, no device: the same outcomes always lead to the same instructions.
 
 What it promises: for every policy that `Policy.pick` takes its trials to cover, the pick is within the choice's tie
-window of the best candidate looked at, as far as three standard errors can promise.
+window of the best candidate looked at, as far as three standard errors can promise. What it may cost is bounded
+(`algosearch.race.budget`).
 
 Phases, in order, each entered again whenever there is work for it: build → launch → coarse rounds → check → look
 further → final rounds → finished. Which one it is, is worked out from the standings before each instruction; no
@@ -11,13 +12,15 @@ decision is stored.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from math import ceil, isfinite
+from math import isfinite
 from typing import TypeVar
 
-from algosearch.race.estimate import LONGEST_US, SHORTEST_US
+from algosearch.race.budget import Budget
 from algosearch.race.instructions import Build, Check, Finished, Instruction, Launch, Outcome, Time, Widen
+from algosearch.race.rounds import Bursts, impossible, is_time, laid_out, lasts_us
 from algosearch.race.rules import RaceRules
 from algosearch.race.standings import Standings
+from algosearch.race.timekeeper import Timekeeper
 from algosearch.records import DEFAULT_POLICY, Built, Burst, Candidate, Failure, Listing, Policy, SearchMode
 from algosearch.records.policy import LOOK_AT
 
@@ -33,6 +36,9 @@ class Race:
         mode: `exhaustive` lists and times everything, and screens nobody; only what every asked policy excludes by name
             is left alone, for that may be why it was excluded: it hangs.
         rules: how much to run before a difference is believed.
+        failed: what is known already of candidates, by algorithm: they are not built or run again, and their trials
+            say why. So a race starts again without the one that took its worker with it. Names that the library does
+            not list are ignored.
 
     Raises:
         ValueError: the ranks of the listing do not count up from 0.
@@ -45,24 +51,25 @@ class Race:
         policies: Sequence[Policy] = (),
         mode: SearchMode = "race",
         rules: RaceRules | None = None,
+        failed: Mapping[str, Failure] | None = None,
     ) -> None:
         _require_ranks(listing)
         self._rules = RaceRules() if rules is None else rules
         self._policies = tuple(dict.fromkeys(policies)) or (DEFAULT_POLICY,)
         self._mode = mode
         self._complete = listing.complete
+        self._known = dict(failed or {})
         self._standings = Standings(listing.candidates, self._policies, mode, self._rules)
+        self._budget = Budget(self._rules)
+        self._timekeeper = Timekeeper(self._standings, self._budget, self._rules)
         self._pending: Instruction | None = None
         self._looked: list[int] = []
         """Whom it looks at, in the order in which that was decided."""
         self._wave = 0
         """So many had been looked at before the latest look."""
-        self._checked: set[int] = set()
-        self._final_rounds = 0
-        self._final_us = 0.0
-        self._bursts = 0
-        self._discards = 0
-        self._drifted_rounds = 0
+        self._checked: dict[int, None] = {}
+        """In the order in which they were."""
+        self._fail_known()
         self._look(self._everything() if mode == "exhaustive" else self._admitted()[: listing.look_at])
 
     def __repr__(self) -> str:
@@ -100,12 +107,12 @@ class Race:
                 self._take_built(ranks, _each(outcome, len(ranks), Built))
             case Launch(ranks):
                 self._take_launched(ranks, _each(outcome, len(ranks), Burst))
-            case Time(bursts) as round_:
-                self._take_round(round_, _each(outcome, len(bursts), Burst))
+            case Time(bursts) as time:
+                self._timekeeper.take(time, _each(outcome, len(bursts), Burst))
             case Check(rank):
                 if outcome is not None and not isinstance(outcome, Failure):
                     raise ValueError(f"a check ends with a Failure or None, not {outcome!r}")
-                self._checked.add(rank)
+                self._checked[rank] = None
                 if outcome is not None:
                     self._standings.failures[rank] = outcome
             case Widen():
@@ -134,19 +141,22 @@ class Race:
         self._standings.validate()
         standings, ready = self._standings, set(self._standings.alive())
         assert len(set(self._looked)) == len(self._looked) <= len(self.candidates)
-        assert set(standings.build_us) | self._checked <= set(self._looked)
+        assert set(standings.build_us) | set(self._checked) <= set(self._looked)
         match self._pending:
             case Build(ranks):
                 assert not set(ranks) & (set(standings.build_us) | set(standings.failures))
             case Launch(ranks):
                 assert set(ranks) <= set(standings.build_us) - set(standings.launch_us) - set(standings.failures)
-            case Time(bursts, limit_us):
+            case Time(bursts, limit_us, rounds=rounds):
                 assert {rank for rank, _ in bursts} <= ready
-                assert bursts == bursts[::-1]
                 assert all(1 <= repeats <= self._rules.most_repeats for _, repeats in bursts)
+                length = len(bursts) // rounds
+                for each in (bursts[start : start + length] for start in range(0, len(bursts), length)):
+                    assert sorted({*each}) == sorted({*bursts[:length]})
+                    assert each == each[::-1] or len(set(each)) == len(each)
                 assert isfinite(limit_us)
             case Check(rank, against):
-                assert rank in ready - self._checked
+                assert rank in ready - set(self._checked)
                 assert against is None or against in ready - {rank}
 
     # -- outcomes ----------------------------------------------------------------------------------------------------
@@ -163,58 +173,13 @@ class Race:
         for rank, outcome in zip(ranks, outcomes, strict=True):
             if isinstance(outcome, Failure):
                 standings.failures[rank] = outcome
-            elif not _is_time(outcome.time_us):
-                standings.failures[rank] = _impossible(outcome.time_us)
+            elif not is_time(outcome.time_us):
+                standings.failures[rank] = impossible(outcome.time_us)
             else:
                 standings.launch_us[rank] = outcome.time_us
+                if outcome.disturbed is not None:
+                    standings.disturbed_launches.add(rank)
                 standings.timing[rank] = outcome.timing
-
-    def _take_round(self, round_: Time, outcomes: Sequence[Burst | Failure]) -> None:
-        """Keep the bursts that count. A disturbed one, or a whole final round with drift in it, is thrown away and run
-        again, until too many were: then they are taken as they are, for the device is not going to be quieter."""
-        standings, patient = self._standings, self._is_patient()
-        self._bursts += len(round_.bursts)
-        times: dict[int, list[float]] = {}
-        for (rank, _), outcome in zip(round_.bursts, outcomes, strict=True):
-            if isinstance(outcome, Failure):
-                standings.failures.setdefault(rank, outcome)
-            elif not _is_time(outcome.time_us):
-                self._discards += 1
-                if not patient:
-                    standings.failures.setdefault(rank, _impossible(outcome.time_us))
-            elif outcome.disturbed is not None and patient:
-                self._discards += 1
-            else:
-                times.setdefault(rank, []).append(outcome.time_us)
-                standings.timing[rank] = outcome.timing
-        if round_.final:
-            self._final_us += sum(
-                b.time_us * b.repeats for b in outcomes if isinstance(b, Burst) and _is_time(b.time_us)
-            )
-            if self._drifted_rounds < self._rules.most_discards and self._drifted(round_.bursts[0][0], times):
-                self._drifted_rounds += 1
-                return
-            self._final_rounds += 1
-        # One burst of two is not the same time on average as the others have; nor does one candidate tell of a level.
-        whole = {rank: self._of_two(*each) for rank, each in times.items() if len(each) == 2}
-        if len(whole) > 1 or (whole and len(round_.bursts) == 2):
-            standings.rounds.append(whole)
-        elif times and not patient:
-            standings.rounds.append(whole or {rank: each[0] for rank, each in times.items()})
-
-    def _of_two(self, first: float, last: float) -> float:
-        """What two bursts of one round say. No clock drifts so far within a round: the longer one was interrupted."""
-        low, high = (first, last) if first < last else (last, first)
-        return low if high > self._rules.interrupted * low else (first + last) / 2
-
-    def _is_patient(self) -> bool:
-        return self._discards < max(self._rules.most_discards, self._rules.disturbed_share * self._bursts)
-
-    def _drifted(self, reference: int, times: Mapping[int, Sequence[float]]) -> bool:
-        if len(times.get(reference, ())) < 2:
-            return False
-        first, last = times[reference]
-        return abs(last - first) / min(first, last) > max(self._rules.drift, 4 * self._standings.noise(reference))
 
     def _take_listing(self, outcome: Outcome) -> None:
         known = self.candidates
@@ -226,8 +191,14 @@ class Race:
         # A backend that calls a listing incomplete and then has no more to list would be asked for ever.
         self._complete = outcome.complete or len(outcome.candidates) == len(known)
         self._standings.candidates = outcome.candidates
+        self._fail_known()
         if self._mode == "exhaustive":
             self._look(self._everything())
+
+    def _fail_known(self) -> None:
+        for rank, candidate in enumerate(self.candidates):
+            if candidate.algorithm in self._known:
+                self._standings.failures.setdefault(rank, self._known[candidate.algorithm])
 
     # -- decisions ---------------------------------------------------------------------------------------------------
 
@@ -258,32 +229,32 @@ class Race:
         return None
 
     def _coarse(self) -> Time | None:
-        """A round of all that could still win something and were not run often enough for that."""
+        """A round of all that could still win something and were not run often enough for that. Within the bound, but
+        for the first look at somebody."""
         standings = self._standings
-        wanted = [
-            rank
-            for rank in standings.front()
-            if (samples := standings.estimates()[rank].samples) == 0
-            or (samples < self._rules.coarse_rounds and standings.has_rival(rank))
-        ]
-        if not wanted:
-            return None
-        if standings.rounds:
+        wanted = [rank for rank in standings.front() if standings.wants_coarse(rank)]
+        new = [rank for rank in wanted if not standings.estimates()[rank].samples]
+        for some in (wanted, new):
+            if not some:
+                return None
             # Those who come late are compared with those before them through somebody who runs with both.
-            anchor = min(standings.alive(), key=lambda rank: (-standings.estimates()[rank].samples, rank))
-            wanted = [anchor, *(rank for rank in wanted if rank != anchor)]
-        turn = len(standings.rounds) % len(wanted)
-        order = wanted[turn:] + wanted[:turn]
-        return Time(self._there_and_back(order, self._rules.coarse_us), standings.limit_us())
+            anchor = standings.anchor() if standings.rounds else some[0]
+            order = [anchor, *(rank for rank in some if rank != anchor)]
+            turn = len(standings.rounds) // 2 % len(order)
+            bursts = self._laid_out([*order[turn:], *order[:turn]], len(standings.rounds), self._rules.coarse_us)
+            if some is new or self._budget.allows(lasts_us(bursts, standings.time_us), standings.best_us()):
+                return Time(bursts, standings.limit_us())
+        return None
 
     def _check(self) -> Check | None:
-        """The fastest first: it is the one that the others would be dropped for. Against another one, if there is one
-        that has passed: where two differ, their backend knows where to look."""
-        for rank in sorted(self._standings.front(), key=self._standings.time_us):
+        """The fastest first: it is the one that the others would be dropped for. Against another one, the first that
+        passed if there is one: where two differ, their backend knows where to look."""
+        standings = self._standings
+        for rank in sorted(standings.front(), key=standings.time_us):
             if rank not in self._checked:
-                others = [other for other in (*self._standings.front(), *self._standings.alive()) if other != rank]
-                passed = (other for other in others if other in self._checked)
-                return Check(rank, next(passed, next(iter(others), None)))
+                passed = [other for other in self._checked if other not in standings.failures]
+                others = [*passed, *(other for other in (*standings.front(), *standings.alive()) if other != rank)]
+                return Check(rank, next(iter(others), None))
         return None
 
     def _further(self) -> list[int] | Widen | None:
@@ -306,47 +277,49 @@ class Race:
         return rest[: len(self._looked)] or wider
 
     def _final(self) -> Time | None:
-        """A round of those between whom an asked policy is undecided, the leader first and last; None if done."""
-        undecided, factor = self._standings.undecided()
-        if not undecided or self._final_rounds >= self._rules.most_rounds:
+        """Rounds of those between whom an asked policy is undecided, the leader first and last; and when nothing is,
+        of the leaders whose time is not known well enough. None if done, or if it is not worth more."""
+        standings, budget, rules = self._standings, self._budget, self._rules
+        undecided, factor = standings.undecided()
+        ranks = undecided or standings.vague()
+        if not ranks:
             return None
-        leader, *others = undecided
-        turn = self._final_rounds % len(others)
-        bursts = self._there_and_back([leader, *others[turn:], *others[:turn]], self._rules.burst_us)
-        if not self._is_worth_a_round(bursts, factor):
+        done = budget.final_rounds if undecided else budget.alone_rounds
+        rounds = [self._final_round(ranks, number) for number in range(done, done + 1 + done // rules.at_once)]
+        round_us, best_us = lasts_us(rounds[0], standings.time_us), standings.best_us()
+        if undecided:
+            samples = min(standings.estimates()[rank].samples for rank in undecided)
+            worth_it = budget.allows_final(round_us, best_us, factor, samples)
+        else:
+            worth_it = budget.allows_alone(round_us, best_us)
+        if not worth_it:
             return None
-        return Time(bursts, self._standings.limit_us(), final=True)
+        several = rounds[: budget.fitting(round_us, best_us)]
+        bursts = tuple(burst for each in several for burst in each)
+        return Time(bursts, standings.limit_us(), final=True, alone=not undecided, rounds=len(several))
 
-    def _is_worth_a_round(self, bursts: Sequence[tuple[int, int]], factor: float) -> bool:
-        """Whether the budget allows for one more; beyond it, whether windows that are good enough are in reach."""
-        rules, standings = self._rules, self._standings
-        round_us = sum(standings.time_us(rank) * repeats for rank, repeats in bursts)
-        budget_us = rules.final_budget_us * (1 if self._final_rounds >= rules.least_rounds else 2)
-        if self._final_us + round_us <= budget_us:
-            return True
-        rounds = (factor - 1) * min(standings.estimates()[rank].samples for rank, _ in bursts)
-        return rounds > 0 and self._final_us + max(1.0, rounds) * round_us <= rules.patience * rules.final_budget_us
+    def _final_round(self, ranks: Sequence[int], number: int) -> Bursts:
+        leader, *others = ranks
+        turn = number // 2 % len(others) if others else 0
+        return self._laid_out([leader, *others[turn:], *others[:turn]], number, self._rules.burst_us)
+
+    def _laid_out(self, order: Sequence[int], number: int, burst_us: float) -> Bursts:
+        return laid_out(order, self._standings.time_us, self._rules, burst_us=burst_us, odd=number % 2 == 1)
 
     def _everything(self) -> list[int]:
         return [
             rank
             for rank, candidate in enumerate(self.candidates)
-            if any(policy.refuses(candidate) != "excluded" for policy in self._policies)
+            if rank not in self._standings.failures
+            and any(policy.refuses(candidate) != "excluded" for policy in self._policies)
         ]
 
     def _admitted(self) -> list[int]:
-        return self._standings.admitted()
+        return [rank for rank in self._standings.admitted() if rank not in self._standings.failures]
 
     def _look(self, ranks: Iterable[int]) -> None:
         self._wave = len(self._looked)
         self._looked.extend(rank for rank in ranks if rank not in self._looked)
-
-    def _there_and_back(self, order: Sequence[int], burst_us: float) -> tuple[tuple[int, int], ...]:
-        most = self._rules.most_repeats
-        bursts = tuple(
-            (rank, max(1, ceil(min(most, burst_us / max(self._standings.time_us(rank), 1e-6))))) for rank in order
-        )
-        return bursts + bursts[::-1]
 
     def _describe(self, instruction: Instruction) -> str:
         match instruction:
@@ -357,7 +330,7 @@ class Race:
             case Launch(ranks):
                 return f"first run of {self.candidates[ranks[0]].algorithm}"
             case Time(bursts, final=final):
-                return f"{'finals' if final else 'timing'} of {_count(len(bursts) // 2)}"
+                return f"{'finals' if final else 'timing'} of {_count(len({rank for rank, _ in bursts}))}"
             case Check(rank):
                 return f"checking {self.candidates[rank].algorithm}"
             case Finished():
@@ -380,11 +353,3 @@ def _each(outcome: Outcome, asked: int, good: type[Good]) -> tuple[Good | Failur
 
 def _count(candidates: int) -> str:
     return "1 candidate" if candidates == 1 else f"{candidates} candidates"
-
-
-def _is_time(us: float) -> bool:
-    return SHORTEST_US <= us <= LONGEST_US  # also false for NaN
-
-
-def _impossible(us: float) -> Failure:
-    return Failure("launch_failed", f"it reported a time of {us} µs", (("time_us", str(us)),))

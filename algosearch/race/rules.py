@@ -12,31 +12,53 @@ class RaceRules(msgspec.Struct, frozen=True, kw_only=True):
     """Rounds, of two bursts each, for all that could still win something."""
     worth_it: float = 3.0
     """A candidate is run again only while another is within this factor of it."""
+    slow_us: float = 200_000.0
+    """A run that takes longer is slow: no code takes so long to load, so that one run tells, and more are dear."""
+    slow_worth_it: float = 1.5
+    """`worth_it` where one of the two is slow. A slow one with no other so near is not even run a second time."""
+    most_us: float = 4_000_000.0
+    """All rounds together take at most this long, or"""
+    most_runs: float = 10.0
+    """so many runs of the fastest, if that is longer."""
     finalist: float = 0.06
     """Relative lag behind the fastest for a policy that was asked, up to which it comes to the finals."""
     least_rounds: int = 3
     """Final rounds before anything is decided; with fewer, an error estimate is a guess."""
     most_rounds: int = 32
-    """Final rounds at most: the error falls with the square root, and nobody waits for ever."""
+    """Final rounds at most, once every window is good enough: the error falls with the square root, and nobody waits
+    for ever. Up to `patience` times as many while one is not."""
     final_budget_us: float = 400_000.0
-    """Running time of the finals at most; twice that if `least_rounds` would not fit."""
+    """Running time of the finals at most, or"""
+    final_runs: float = 6.0
+    """so many runs of the fastest; twice that if `least_rounds` would not fit."""
     good_enough: float = 0.01
     """A tie window for which the budget may be exceeded, up to `patience` times, if it can be reached within that."""
-    patience: float = 8.0
+    patience: int = 8
+    alone_budget_us: float = 100_000.0
+    """Running time at most that is spent on the time of a leader whom nobody comes near, or"""
+    alone_runs: float = 4.0
+    """so many runs of it."""
     burst_us: float = 200.0
     """Between two events: their resolution of 0.5 µs is then a quarter of a per cent."""
     coarse_us: float = 20.0
     """The same in a coarse round: enough to tell factors, and the noise of few runs is counted as such."""
     most_repeats: int = 64
     """Runs in a burst at most."""
+    long_round_us: float = 400_000.0
+    """A round that there and back would take longer goes one way only, and the next one the other way."""
+    at_once: int = 8
+    """For so many final rounds that are behind it, one more is run before it is looked again: looking costs too."""
     drift: float = 0.01
     """The leader runs first and last in a final round; if its two times differ by more, the round does not count."""
     interrupted: float = 1.5
     """If the two bursts of a candidate in one round differ by more than this factor, only the shorter one counts."""
     most_discards: int = 12
     """So many bursts or rounds may be thrown away, or else this share of all bursts, before disturbed ones are taken
-    as they are: the device is not going to be quieter."""
+    as they are: the device is not going to be quieter. Lost time is no more than this share of all time either."""
     disturbed_share: float = 0.25
+    quiet_us: float = 200_000.0
+    """For so long, and so many bursts, a quieter moment is waited for in any case."""
+    most_lost: int = 400
     clearly: float = 4.0
     """Standard errors by which a candidate must be faster to drop another. More than the three that `Policy.pick` asks
     of what was dropped, so that rounding cannot come between the two."""

@@ -6,12 +6,13 @@ again after each new fact. So a winner whose output turns out wrong takes nothin
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from math import hypot
 
-from algosearch.race.estimate import LONGEST_US, SHORTEST_US, Estimate, estimates
+from algosearch.race.estimate import LONGEST_US, SHORTEST_US, TRIM, Estimate, estimates
 from algosearch.race.rules import RaceRules
-from algosearch.records import Candidate, Failure, Policy, SearchMode, Stage, Trial, packed, refusable
+from algosearch.records import PRECISE, Candidate, Failure, Policy, SearchMode, Stage, Trial, packed, refusable
 from algosearch.records.policy import LOOK_AT, TIE, WINDOW
 
 
@@ -29,6 +30,9 @@ class Standings:
         self.rounds: list[dict[int, float]] = []
         """The time of one run by rank, for each round that counts."""
         self.timing: dict[int, str] = {}
+        self.disturbed_launches: set[int] = set()
+        self.disturbed: Counter[int] = Counter()
+        """In how many of the rounds that count somebody's bursts were disturbed."""
         self._policies = policies
         self._mode = mode
         self._rules = rules
@@ -92,7 +96,7 @@ class Standings:
     def estimates(self) -> dict[int, Estimate]:
         """The estimate of everybody who ran."""
         if self._estimates is None:
-            self._estimates = estimates(self.rounds, self.launch_us)
+            self._estimates = estimates(self.rounds, self.launch_us, unsure=self.disturbed_launches)
         return self._estimates
 
     def time_us(self, rank: int) -> float:
@@ -132,11 +136,48 @@ class Standings:
             )
         return may
 
+    def best_us(self) -> float:
+        """The fastest that can be run; 0 if nobody can."""
+        return min(map(self.time_us, self.alive()), default=0.0)
+
+    def anchor(self) -> int:
+        """Somebody who ran as often as anybody and takes little time."""
+        samples = {rank: min(self.estimates()[rank].samples, self._rules.coarse_rounds) for rank in self.alive()}
+        return min(samples, key=lambda rank: (-samples[rank], self.time_us(rank), rank))
+
+    def wants_coarse(self, rank: int) -> bool:
+        """Whether one on the front was not run often enough for what it could still win. Who is slow, with nobody near,
+        has shown enough by its first run."""
+        samples = self.estimates()[rank].samples
+        if samples == 0 and (self.time_us(rank) < self._rules.slow_us or rank in self.disturbed_launches):
+            return True
+        return samples < self._rules.coarse_rounds and self.has_rival(rank)
+
     def has_rival(self, rank: int) -> bool:
         """Whether anybody on the front is near enough for a closer look to be worth it."""
-        mine, most = self.time_us(rank), self._rules.worth_it
-        others = (self.time_us(other) for other in self.front() if other != rank)
-        return any(max(mine, theirs) <= most * min(mine, theirs) for theirs in others)
+        rules, mine = self._rules, self.time_us(rank)
+        for other in self.front():
+            low, high = sorted((mine, self.time_us(other)))
+            if other != rank and high <= (rules.worth_it if high < rules.slow_us else rules.slow_worth_it) * low:
+                return True
+        return False
+
+    def vague(self) -> list[int]:
+        """The leaders of asked policies whose own time is not yet as well known as that of a `final` trial must be."""
+        found = {self.leader(policy) for policy in range(len(self._policies))} - {None}
+        return sorted(rank for rank in found if rank is not None and not self._is_precise(rank))
+
+    def leader(self, policy: int) -> int | None:
+        """The fastest on the front that an asked policy admits; None if there is none."""
+        return min((rank for rank in self.front() if self.admits(policy, rank)), key=self.time_us, default=None)
+
+    def _is_precise(self, rank: int) -> bool:
+        estimate = self.estimates()[rank]
+        return estimate.error_us <= PRECISE * estimate.time_us
+
+    def _is_quiet(self, rank: int) -> bool:
+        """Whether no more of its rounds were disturbed than its estimate leaves out at the slow end."""
+        return self.disturbed[rank] * TRIM <= self.estimates()[rank].samples
 
     def undecided(self) -> tuple[list[int], float]:
         """Those between whom an asked policy is not decided, the fastest first, and by what factor more rounds than
@@ -145,9 +186,9 @@ class Standings:
         factor = 0.0
         for policy in range(len(self._policies)):
             admitted = [rank for rank in self.front() if self.admits(policy, rank)]
-            leader = min(admitted, key=self.time_us, default=-1)
+            leader = self.leader(policy)
             for rank in admitted:
-                if rank != leader and not self._is_decided(leader, rank):
+                if leader is not None and rank != leader and not self._is_decided(leader, rank):
                     found |= {leader, rank}
                     factor = max(factor, (WINDOW * self._error(leader, rank) / self._rules.good_enough) ** 2)
         return sorted(found, key=lambda rank: (self.time_us(rank), rank)), factor
@@ -188,7 +229,12 @@ class Standings:
 
     def trials(self) -> tuple[Trial, ...]:
         """A trial for each candidate of the listing."""
-        finalists = {rank for policy in range(len(self._policies)) for rank in self._finalists(policy)}
+        finalists = {
+            rank
+            for policy in range(len(self._policies))
+            for rank in self._finalists(policy)
+            if self._is_precise(rank) and self._is_quiet(rank)
+        }
         front = set(self.front())
         return tuple(
             self._trial(rank, "final" if rank in finalists else "coarse" if rank in front else "screened")
@@ -214,6 +260,7 @@ class Standings:
             error_us=None if estimate is None else round(estimate.error_us, 4),
             samples=packed(each[rank] for each in self.rounds if rank in each),
             build_us=self.build_us.get(rank),
-            timing=self.timing.get(rank, ""),
+            timing=self.timing.get(rank, "") + ("" if estimate is None or self._is_quiet(rank) else ",disturbed"),
             failure=self.failures.get(rank),
+            reserve_bytes=candidate.reserve_bytes,
         )

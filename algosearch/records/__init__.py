@@ -20,6 +20,7 @@ from algosearch.records.trial import (
     packed,
     refusable,
 )
+from algosearch.records.trials import Trials
 
 __all__ = (
     "Algorithm",
@@ -35,6 +36,7 @@ __all__ = (
     "Stage",
     "PRECISE",
     "Trial",
+    "Trials",
     "packed",
     "refusable",
     "Provenance",

@@ -32,8 +32,9 @@ _LONGEST: Final = 500
 """Characters of a name: several times what an engine with all of its knobs takes."""
 _MEMO_LIMIT: Final = 10_000
 
-_canonical_names: set[str] = set()
-"""Names already found canonical: records repeat the same few hundred. Emptied when full, which costs time only."""
+_canonical_names: dict[str, str] = {}
+"""Names already found canonical, by themselves: records repeat the same few hundred. Emptied when full, which costs
+time and memory only."""
 
 
 class InvalidAlgorithm(InvalidValue):
@@ -96,19 +97,21 @@ class Algorithm(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         )
 
 
-def check_names(names: set[str]) -> None:
-    """Nothing, if each of `names` is some algorithm's canonical string. Made for reading records: 1 µs for 40 names.
+def shared_names(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Equal names, each the one object that all records share. Made for reading records: 1 µs for 40 names.
 
     Raises:
-        InvalidAlgorithm: one is not.
+        InvalidAlgorithm: one is no algorithm's canonical string.
     """
-    if names <= _canonical_names:
-        return
-    for name in sorted(names - _canonical_names):
-        Algorithm.parse(name)
+    shared = tuple(map(_canonical_names.get, names))
+    if None not in shared:
+        return cast("tuple[str, ...]", shared)
+    for name in names:
+        if name not in _canonical_names:
+            Algorithm.parse(name)
     if len(_canonical_names) >= _MEMO_LIMIT:
         _canonical_names.clear()
-    _canonical_names.update(names)
+    return tuple(_canonical_names.setdefault(name, name) for name in names)
 
 
 def _is_word(part: object) -> bool:

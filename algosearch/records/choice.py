@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Sequence
+from typing import Final, Literal, cast, get_args
 
 import msgspec
 
 from algosearch.records.trial import Candidate, Failure, Trial
+from algosearch.records.trials import Trials
 
 Precision = Literal["final", "coarse", "heuristic"]
 Rule = Literal[
@@ -25,6 +27,8 @@ Rule = Literal[
     "slower",
     "tie",
 ]
+RULES: Final[tuple[Rule | None, ...]] = (None, *get_args(Rule))
+"""A verdict is a place here; 0 is the pick's."""
 
 
 class Rejection(msgspec.Struct, frozen=True, gc=False):
@@ -72,6 +76,8 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     algorithm: str
     workspace_bytes: int
     notes: tuple[str, ...] = ()
+    reserve_bytes: int = 0
+    """The size of the reserve that a fused batch norm of training writes for its backward; 0 for all else."""
     time_us: float | None = None
     """The picked algorithm's time a run; None if nothing was run."""
     error_us: float | None = None
@@ -91,14 +97,29 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The key's digest."""
     generation: int = 0
     """The record's generation."""
-    candidates: tuple[Trial | Candidate, ...] = ()
-    """Every candidate of the search, in the library's order: the trials themselves, for a rejection spelled out for
-    each would be a third of what a pick costs."""
-    rules: tuple[Rule | None, ...] = ()
-    """For each of them the rule by which it was not picked; None for the pick."""
+    seen: Trials | tuple[Candidate, ...] = ()
+    """Every candidate of the search, in the library's order, in the form that the record has: to spell them out would
+    be most of what a pick costs."""
+    verdicts: bytes = b""
+    """For each of them the place in `RULES` of the rule by which it was not picked."""
+
+    @property
+    def candidates(self) -> tuple[Trial | Candidate, ...]:
+        """Every candidate of the search, in the library's order."""
+        return tuple(cast("Sequence[Trial | Candidate]", self.seen))
+
+    @property
+    def rules(self) -> tuple[Rule | None, ...]:
+        """For each of `candidates` the rule by which it was not picked; None for the pick."""
+        return tuple(RULES[verdict] for verdict in self.verdicts)
 
     @property
     def rejections(self) -> tuple[Rejection, ...]:
         """Why not the others: one for each candidate but the pick, in the library's order."""
-        pairs = zip(self.candidates, self.rules, strict=True)
-        return tuple(Rejection.of(candidate, rule) for candidate, rule in pairs if rule is not None)
+        return rejections(self.seen, self.verdicts)
+
+
+def rejections(seen: Trials | tuple[Candidate, ...], verdicts: bytes | bytearray) -> tuple[Rejection, ...]:
+    """The verdicts spelled out."""
+    pairs = zip(cast("Sequence[Trial | Candidate]", seen), (RULES[verdict] for verdict in verdicts), strict=True)
+    return tuple(Rejection.of(candidate, rule) for candidate, rule in pairs if rule is not None)

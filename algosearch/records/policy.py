@@ -19,10 +19,10 @@ How a pick is made, in this order:
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from fnmatch import fnmatchcase, translate
+from collections.abc import Iterable, Mapping, Sequence, Set
+from fnmatch import fnmatchcase
 from functools import lru_cache
+from itertools import compress
 from math import hypot, inf
 from operator import attrgetter
 from typing import Final
@@ -32,9 +32,11 @@ from msgspec.structs import force_setattr
 
 from algosearch.errors import InvalidOp, InvalidPolicy, NoAlgorithm, NotCovered
 from algosearch.ops.types import whole
-from algosearch.records.choice import Choice, Precision, Rejection, Rule
+from algosearch.records.choice import RULES, Choice, Precision, Rule, rejections
 from algosearch.records.record import Record, Search, SearchMode
-from algosearch.records.trial import Candidate, Trial
+from algosearch.records.screen import Screen
+from algosearch.records.trial import NONDETERMINISTIC, PRECISE, Candidate, Trial
+from algosearch.records.trials import STAGES, Trials
 
 TIE: Final = 0.003
 """Relative lag within which two candidates are as good as each other."""
@@ -101,7 +103,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True, gc=Fals
 
     def refuses(self, candidate: Candidate | Trial) -> Rule | None:
         """The rule by which this candidate may not be used, or None. Looks at neither times nor failures."""
-        return _screen(self)[0](candidate)
+        return _screen(self).rule_of(candidate)
 
     def pick(self, record: Record, *, mode: SearchMode = "race") -> Choice:
         """The choice from the first search of `record` that covers this policy. Pure; the order of trials is no matter.
@@ -128,139 +130,148 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True, gc=Fals
             NoAlgorithm: the policy refuses every candidate.
         """
         offered = tuple(sorted(candidates, key=_library_order))
-        rule_of, _ = _screen(self)
-        rules = tuple(map(rule_of, offered))
-        if None not in rules:
-            refused = (Rejection.of(each, rule) for each, rule in zip(offered, rules, strict=True) if rule is not None)
-            raise NoAlgorithm(problem, tuple(each.describe() for each in refused))
-        first = rules.index(None)
+        verdicts = bytes(RULES.index(self.refuses(candidate)) for candidate in offered)
+        first = verdicts.find(0)
+        if first < 0:
+            raise NoAlgorithm(problem, tuple(each.describe() for each in rejections(offered, verdicts)))
         return Choice(
             algorithm=offered[first].algorithm,
             workspace_bytes=offered[first].workspace_bytes,
             notes=offered[first].notes,
+            reserve_bytes=offered[first].reserve_bytes,
             precision="heuristic",
             provisional=True,
             digest=digest,
-            candidates=offered[: first + 1],
-            rules=rules[: first + 1],
+            seen=offered[: first + 1],
+            verdicts=verdicts[: first + 1],
         )
 
     def _pick_from(self, search: Search, record: Record) -> Choice:
-        trials = _in_library_order(search.trials)  # so that nothing below depends on the order they came in
-        rules: list[Rule | None] = []
-        rivals: list[Trial] = []
-        places: list[int] = []
-        soonest_us, soonest = inf, ""  # how fast somebody who was dropped early may be
-        rule_of, by_notes = _screen(self)
-        for place, trial in enumerate(trials):
-            if by_notes is None:
-                rule = rule_of(trial)
-            elif (notes := trial.notes) in by_notes:
-                rule = by_notes[notes]
-            elif len(by_notes) < _NOTES_KEPT:
-                rule = by_notes[notes] = rule_of(trial)
-            else:
-                rule = rule_of(trial)
-            if rule is None:
-                if trial.failure is not None:
-                    rule = "failed"
-                elif trial.stage == "final" or trial.stage == "coarse":
-                    rivals.append(trial)
-                    places.append(place)
-                elif trial.time_us is None:
-                    rule = "not_tried"
-                else:
-                    rule = "screened"
-                    perhaps_us = trial.time_us - 3 * (trial.error_us or 0.0)
-                    if perhaps_us < soonest_us:
-                        soonest_us, soonest = perhaps_us, trial.algorithm
-            rules.append(rule)
-        _require_a_look(search, rules)
+        trials = search.trials
+        verdicts = _screen(self).verdicts(trials)
+        _require_a_look(verdicts, complete=search.complete)
+        rivals = tuple(compress(range(len(verdicts)), verdicts.translate(_IS_RIVAL)))
         if not rivals:
-            if "screened" in rules or "not_tried" in rules:
+            if _SCREENED in verdicts or _NOT_TRIED in verdicts:
                 raise NotCovered("the candidates that are admitted were not timed as rivals")
-            put_aside = (Rejection.of(t, rule) for t, rule in zip(trials, rules, strict=True) if rule is not None)
+            put_aside = rejections(trials, verdicts)
             raise NoAlgorithm(record.key.problem.describe(), tuple(each.describe() for each in put_aside))
-        leader = min(rivals, key=_speed_order)
-        # Screened against something that this policy refuses? Then it may be the better one after all.
-        if soonest_us < _time(leader):
-            raise NotCovered(f"{soonest} was dropped early and may be faster than what is left")
-        pick, window, ties, precision = self._settle(leader, rivals)
-        first = next(t for t, rule in zip(trials, rules, strict=True) if rule in (None, "screened"))
-        for place, trial in zip(places, rivals, strict=True):
-            rules[place] = None if trial is pick else "tie" if trial in ties else "slower"
+        times, errors = trials.times_us, trials.errors_us
+        leader = _leader(trials, rivals, times)
+        _require_nobody_sooner(trials, verdicts, times, errors, leader)
+        pick, window, ties, precision = self._settle(trials, rivals, leader, times, errors)
+        first = len(verdicts) - len(verdicts.lstrip(_PUT_ASIDE))
+        told = bytearray(verdicts.translate(_SLOWER))
+        for place in ties:
+            told[place] = _TIE
+        told[pick] = 0
         return Choice(
-            algorithm=pick.algorithm,
-            workspace_bytes=pick.workspace_bytes,
-            notes=pick.notes,
-            time_us=pick.time_us,
-            first_us=first.time_us,
-            error_us=pick.error_us,
+            algorithm=trials.algorithms[pick],
+            workspace_bytes=trials.workspace_bytes(pick),
+            notes=trials.note_sets[trials.notes[pick]],
+            reserve_bytes=trials.reserve_bytes(pick),
+            time_us=times[pick],
+            error_us=errors[pick],
+            first_us=times[first],
             precision=precision,
             tie_window=window,
             digest=record.key.digest,
             generation=record.generation,
-            candidates=trials,
-            rules=tuple(rules),
+            seen=trials,
+            verdicts=bytes(told),
         )
 
-    def _settle(self, leader: Trial, rivals: list[Trial]) -> tuple[Trial, float, list[Trial], Precision]:
+    def _settle(
+        self,
+        trials: Trials,
+        rivals: tuple[int, ...],
+        leader: int,
+        times: tuple[float, ...],
+        errors: tuple[float, ...],
+    ) -> tuple[int, float, list[int], Precision]:
         """The pick among the ties with the leader, its window, the ties, and how well founded that is."""
-        best_us = _time(leader)
-        ties, worst_error, final = [], 0.0, True
-        for trial in rivals:
-            lag = (_time(trial) - best_us) / best_us
-            error = hypot(trial.error_us or 0.0, leader.error_us or 0.0) / best_us
-            if trial is leader or lag <= min(max(TIE - 3 * error, 2 * error), MOST_TIE):
-                ties.append(trial)
-            if trial is not leader and lag <= WINDOW * error:
+        best_us, best_error_us = times[leader], errors[leader]
+        ties, worst_error, final = [leader], 0.0, _is_final(trials, leader, times, errors)
+        for place in rivals:
+            lag_us, error_us = times[place] - best_us, errors[place]
+            if place == leader or lag_us > max(MOST_TIE * best_us, WINDOW * (error_us + best_error_us)):
+                continue  # beyond what either of the tests below admits
+            lag, error = lag_us / best_us, hypot(error_us, best_error_us) / best_us
+            if lag <= min(max(TIE - 3 * error, 2 * error), MOST_TIE):
+                ties.append(place)
+            if lag <= WINDOW * error:
                 worst_error = max(worst_error, error)
-                final = final and trial.is_final
-        pick = leader if len(ties) == 1 else min(ties, key=self._tie_order)
-        precision: Precision = "final" if final and leader.is_final and pick.is_final else "coarse"
-        return pick, max(TIE, WINDOW * worst_error, pick.error), ties, precision
+                final = final and _is_final(trials, place, times, errors)
+        pick = leader
+        if len(ties) > 1:
+            pick = min(ties, key=lambda place: self._tie_order(trials, place))
+        precision: Precision = "final" if final and _is_final(trials, pick, times, errors) else "coarse"
+        return pick, max(TIE, WINDOW * worst_error, errors[pick] / times[pick]), ties, precision
 
-    def _tie_order(self, trial: Trial) -> tuple[bool, int, bool, int, str]:
-        preferred = any(fnmatchcase(trial.algorithm, pattern) for pattern in self.prefer)
-        return (
-            not preferred,
-            trial.workspace_bytes,
-            "nondeterministic" in trial.notes,
-            trial.rank,
-            trial.algorithm,
-        )
+    def _tie_order(self, trials: Trials, place: int) -> tuple[bool, int, bool, int]:
+        preferred = any(fnmatchcase(trials.algorithms[place], pattern) for pattern in self.prefer)
+        notes = trials.note_sets[trials.notes[place]]
+        return not preferred, trials.workspace_bytes(place), NONDETERMINISTIC in notes, place
 
 
-def _require_a_look(search: Search, rules: list[Rule | None]) -> None:
-    """Raises NotCovered unless the first `LOOK_AT` that are admitted were looked at; `rules` in the library's order."""
+_SCREENED: Final = RULES.index("screened")
+_NOT_TRIED: Final = RULES.index("not_tried")
+_TIE: Final = RULES.index("tie")
+_FINAL: Final = STAGES.index("final")
+# Tables for `translate`, and sets of verdicts: one pass in C over all trials.
+_IS_RIVAL: Final = bytes(verdict == 0 for verdict in range(256))
+_IS_SCREENED: Final = bytes(verdict == _SCREENED for verdict in range(256))
+_SLOWER: Final = bytes([RULES.index("slower"), *range(1, 256)])
+_LOOKED_AT: Final = bytes([0, _SCREENED])
+_PUT_ASIDE: Final = bytes(set(range(256)) - set(_LOOKED_AT))
+
+
+def _require_a_look(verdicts: bytearray, *, complete: bool) -> None:
+    """Raises NotCovered unless the first `LOOK_AT` that are admitted were looked at; `verdicts` in the library's
+    order."""
     looked_at = 0
-    for rule in rules:
-        if rule is None or rule == "screened":
+    for verdict in verdicts:
+        if verdict in _LOOKED_AT:
             looked_at += 1
             if looked_at == LOOK_AT:
                 return
-        elif rule == "not_tried":
+        elif verdict == _NOT_TRIED:
             raise NotCovered("candidates that the library prefers and this policy admits were not looked at")
-    if not search.complete:
+    if not complete:
         raise NotCovered(f"only {looked_at} of the candidates looked at are admitted, and the library has more")
 
 
-def _time(trial: Trial) -> float:
-    assert trial.time_us is not None, f"{trial.algorithm} is {trial.stage} without a time"
-    return trial.time_us
+def _leader(trials: Trials, rivals: tuple[int, ...], times: tuple[float, ...]) -> int:
+    """The fastest; of several, who needs the least workspace, then the library's first."""
+    leader = min(rivals, key=times.__getitem__)
+    best_us = times[leader]
+    assert best_us > 0.0, "a rival without a time"
+    if times.count(best_us) == 1:
+        return leader
+    fastest = (place for place in rivals if times[place] == best_us)
+    return min(fastest, key=lambda place: (trials.workspace_bytes(place), place))
 
 
-_speed_order = attrgetter("time_us", "workspace_bytes", "rank", "algorithm")  # of rivals only: each has a time
+def _is_final(trials: Trials, place: int, times: tuple[float, ...], errors: tuple[float, ...]) -> bool:
+    """`Trial.is_final` of one of the columns."""
+    return trials.stages[place] == _FINAL and errors[place] <= PRECISE * times[place]
+
+
+def _require_nobody_sooner(
+    trials: Trials, verdicts: bytearray, times: tuple[float, ...], errors: tuple[float, ...], leader: int
+) -> None:
+    """Raises NotCovered if somebody was screened against something that this policy refuses, and may be the better one
+    after all."""
+    is_screened = verdicts.translate(_IS_SCREENED)
+    may_be_us = [time_us - 3 * error_us for time_us, error_us in zip(times, errors, strict=True)]
+    soonest_us = min(compress(may_be_us, is_screened), default=inf)
+    if soonest_us < times[leader]:
+        places = compress(range(len(times)), is_screened)
+        soonest = next(trials.algorithms[place] for place in places if may_be_us[place] == soonest_us)
+        raise NotCovered(f"{soonest} was dropped early and may be faster than what is left")
+
+
 _library_order = attrgetter("rank", "algorithm")
-_rank = attrgetter("rank")
-_NOTES_KEPT: Final = 1000
-"""Sets of notes remembered for a policy; more are no library's, and not worth the memory."""
-
-
-def _in_library_order(trials: tuple[Trial, ...]) -> tuple[Trial, ...]:
-    """Sorted; at a third of the price where they lie in order, as a race leaves them."""
-    ranks = list(map(_rank, trials))
-    return trials if ranks == sorted(set(ranks)) else tuple(sorted(trials, key=_library_order))
 
 
 def _patterns(field: str, value: object) -> tuple[str, ...]:
@@ -273,26 +284,13 @@ def _patterns(field: str, value: object) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=64)
-def _screen(
-    policy: Policy,
-) -> tuple[Callable[[Candidate | Trial], Rule | None], dict[tuple[str, ...], Rule | None] | None]:
-    """`policy.refuses`, with everything looked up that is the same for all candidates; and, if it looks at nothing but
-    their notes, a place for what it says of each set of notes, of which there are few."""
-    limit, strict = policy.workspace_limit_bytes, policy.deterministic
-    refused: dict[str, Rule] = {note: note for note, field, value in _NOTE_SWITCHES if getattr(policy, field) is value}
-    excluded = re.compile("|".join(map(translate, policy.exclude))).match if policy.exclude else None
-
-    def rule_of(candidate: Candidate | Trial) -> Rule | None:
-        if limit is not None and candidate.workspace_bytes > limit:
-            return "workspace_limit"
-        for note in candidate.notes:
-            if note in refused:
-                return refused[note]
-            if strict and note.startswith("unknown_"):
-                return "unknown_note"
-        return "excluded" if excluded is not None and excluded(candidate.algorithm) else None
-
-    return rule_of, {} if limit is None and excluded is None else None
+def _screen(policy: Policy) -> Screen:
+    return Screen(
+        limit_bytes=policy.workspace_limit_bytes,
+        refused={note: note for note, field, value in _NOTE_SWITCHES if getattr(policy, field) is value},
+        strict=policy.deterministic,
+        exclude=policy.exclude,
+    )
 
 
 DEFAULT_POLICY: Final = Policy()

@@ -13,7 +13,8 @@ from typing import Literal
 import msgspec
 
 from algosearch.records.key import Key
-from algosearch.records.trial import Count, Duration, Trial
+from algosearch.records.trial import Count, Duration
+from algosearch.records.trials import Trials
 
 SearchMode = Literal["race", "exhaustive"]
 
@@ -37,7 +38,7 @@ class Search(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=Fals
     mode: SearchMode
     complete: bool
     """True if the library had no more candidates than the trials name."""
-    trials: tuple[Trial, ...]
+    trials: Trials
     provenance: Provenance
 
 

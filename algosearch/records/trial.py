@@ -48,8 +48,8 @@ FACTS: Final[frozenset[str]] = frozenset(kind for kind, trouble in IS_TROUBLE.it
 
 MOST_SAMPLES: Final = 96
 """Kept of one trial."""
-_MOST_US: Final = 1e15
-"""No time is longer, in a record."""
+MOST_US: Final = 1e15
+"""Every time in a record is shorter."""
 
 Stage = Literal["listed", "screened", "coarse", "final"]
 """How far a candidate came.
@@ -112,6 +112,8 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Temporary device memory that a run needs; 0 means none."""
     notes: tuple[str, ...] = ()
     """Sorted words."""
+    reserve_bytes: int = 0
+    """What a fused batch norm of training hands on to its backward: the size of an output. 0 for all else."""
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False, forbid_unknown_fields=True):
@@ -135,6 +137,8 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False
     """How it was timed: `gated`, `wall`, `virtual`, with `warm` or `rotating` buffers: `wall,warm`. `disturbed` after
     them says that the device was not quiet, and that more than a few bursts count all the same."""
     failure: Failure | None = None
+    reserve_bytes: Count = 0
+    """As `Candidate.reserve_bytes`."""
 
     @property
     def error(self) -> float:
@@ -155,5 +159,5 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False
 
 def packed(samples_us: Iterable[float]) -> bytes:
     """The last `MOST_SAMPLES` of them, as `Trial.samples` keeps them: little-endian float32."""
-    kept = tuple(min(us, _MOST_US) for us in samples_us)[-MOST_SAMPLES:]
+    kept = tuple(min(us, MOST_US) for us in samples_us)[-MOST_SAMPLES:]
     return pack(f"<{len(kept)}f", *kept)

@@ -27,7 +27,7 @@ from algosearch.devices.pool import Pool
 from algosearch.devices.worker import Found, Worker
 from algosearch.errors import AlgosearchError, SearcherClosed
 from algosearch.ops import Op, canonical
-from algosearch.records import Environment, Key, Provenance, Record, Search, SearchMode
+from algosearch.records import Environment, Key, Provenance, Record, Search, SearchMode, Trials
 from algosearch.search.flight import Flight
 from algosearch.search.inquiry import Inquiry
 from algosearch.search.statistics import FlightStatus
@@ -284,7 +284,7 @@ def _extended(flight: Flight, found: Found, mode: SearchMode) -> Record:
     search = Search(
         mode=mode,
         complete=found.complete,
-        trials=found.trials,
+        trials=Trials.of(found.trials),
         provenance=Provenance(version=VERSION, found_at_s=int(time.time()), seconds=round(found.seconds, 6)),
     )
     before = flight.record

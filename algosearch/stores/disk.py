@@ -38,7 +38,7 @@ SETTINGS: Final[dict[str, int | str]] = {
     "size_limit": 1 << 40,
     "cull_limit": 0,
     "sqlite_auto_vacuum": 0,  # 1 moves pages at each delete
-    "sqlite_cache_size": 8192,  # pages
+    "sqlite_cache_size": 128,  # pages: few are read twice, and new ones cost more than reading them again
     "sqlite_journal_mode": "wal",
     "sqlite_mmap_size": 0,  # a file cut short under a mapping is a SIGBUS
     "sqlite_synchronous": 1,  # NORMAL: power loss may cost the last commits, never the file

@@ -12,7 +12,7 @@ from algosearch.stores.directory import DirectoryStore
 from algosearch.stores.memory import MemoryStore
 
 MEMORY: Final = "memory:"
-FOLDER: Final = "store-v1"
+FOLDER: Final = "store-v2"
 """Carries the format (`inspection.FORMAT`), so that versions with different formats do not meet."""
 
 _SUPPORTED: Final = f"name a directory, or {MEMORY}"

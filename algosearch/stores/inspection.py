@@ -34,7 +34,7 @@ APPLICATION_ID: Final = 0x616C676F
 """Says in the file's header whose it is: `algo`."""
 PAGE_BYTES: Final = 8192
 """A record of 40 trials takes 4 to 7 kB: one page, where SQLite's default takes two, and twice as long to read."""
-FORMAT: Final = 1
+FORMAT: Final = 2
 """Counts up when the schema or the settings change. Records carry a version of their own (`records.wire`)."""
 
 _TRIGGERS: Final = {

@@ -26,7 +26,7 @@ Scanned = list[tuple[str, Record | Miss]]
 
 RECORD: Final = "record:"
 CLAIM: Final = "claim:"
-CHUNK: Final = 100
+CHUNK: Final = 20
 """Keys a statement. SQLite allows 999 parameters at least; beyond a hundred more of them save nothing."""
 SCANNED: Final = 64
 """Records a step of a scan; between steps others get the thread, and no transaction is open."""

@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 
 from algosearch.cli import app
 from algosearch.ops import ConvOp, Op
-from algosearch.records import Environment, Failure, Key, Provenance, Record, Search, Trial, packed
+from algosearch.records import Environment, Failure, Key, Provenance, Record, Search, Trial, Trials, packed
 from algosearch.stores import DirectoryStore
 
 ROOT = Path(__file__).parents[2]
@@ -113,6 +113,7 @@ def record_of(op: Op, *, environment: Environment = ENVIRONMENT) -> Record:
             workspace_bytes=2 << 20,
             stage="coarse",
             time_us=500.0,
+            error_us=2.0,
             timing="wall,warm",
         ),
         Trial(
@@ -125,7 +126,7 @@ def record_of(op: Op, *, environment: Environment = ENVIRONMENT) -> Record:
     search = Search(
         mode="race",
         complete=True,
-        trials=trials,
+        trials=Trials.of(trials),
         provenance=Provenance(version="0.1.0", found_at_s=1_700_000_000, seconds=0.25),
     )
     return Record(key=Key.of(op, environment), searches=(search,))

@@ -13,7 +13,7 @@ from algosearch.backends.cpu import CpuBackend
 from algosearch.cli.contents import Entry
 from algosearch.cli.explain import explain_op
 from algosearch.ops import BatchNormOp, ConvOp, Op
-from algosearch.records import Environment, Key
+from algosearch.records import Environment, Key, Trials
 from tests.cli.helpers import ENVIRONMENT, fill, invoke, record_of, the_object, tiny_op, write_ops
 
 TWICE = ConvOp(input_shape=(1, 2, 6, 6), filter_shape=(2, 2, 3, 3), stride=(2, 2))
@@ -123,7 +123,7 @@ def test_a_record_that_does_not_cover_the_policy_is_a_miss_of_its_own() -> None:
     record = record_of(tiny_op())
     search = record.searches[0]
     listed = tuple(replace(t, stage="listed", time_us=None, error_us=None, samples=b"") for t in search.trials)
-    record = replace(record, searches=(replace(search, trials=listed, complete=False),))
+    record = replace(record, searches=(replace(search, trials=Trials.of(listed), complete=False),))
     found = explain_op(tiny_op(), ENVIRONMENT, [Entry.of(record)], {})
     assert found.hit is False
     assert found.reason.startswith("the stored searches do not cover this policy: ")

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from algosearch.cli.pages import front
 from algosearch.ops import BatchNormOp, ConvOp
-from algosearch.records import Failure, Record, Trial
+from algosearch.records import Failure, Record, Trial, Trials
 from tests.cli.helpers import ENVIRONMENT, environ, fill, invoke, record_of, the_object, tiny_op
 
 GROUPED = ConvOp(input_shape=(1, 64, 9, 9), filter_shape=(64, 1, 3, 3), groups=64)
@@ -28,7 +28,7 @@ def all_failed(record: Record) -> Record:
         Trial(algorithm=t.algorithm, rank=t.rank, workspace_bytes=0, failure=Failure("not_supported", "no"))
         for t in search.trials
     )
-    return replace(record, searches=(replace(search, trials=trials),))
+    return replace(record, searches=(replace(search, trials=Trials.of(trials)),))
 
 
 RECORDS = (
@@ -128,7 +128,7 @@ def test_one_record_in_full(store: Path, digits: int) -> None:
     assert page[trials + 1 : trials + 5] == [
         "cpu/numpy:im2col 1 1 MiB final 100.0 µs ± 0.5000 µs 3 nondeterministic",
         "cpu/numpy:direct 0 0 final 300.0 µs ± 1.000 µs 2",
-        "cpu/numpy:slow 2 2 MiB coarse 500.0 µs 0",
+        "cpu/numpy:slow 2 2 MiB coarse 500.0 µs ± 2.000 µs 0",
         "cpu/numpy:fft 3 64 B listed 0 out_of_memory: none [red]left[/red]",
     ]
     best = page.index("workspace best time with")

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from algosearch.errors import NoAlgorithm, NotCovered
-from algosearch.records import Policy
+from algosearch.records import Policy, Trials
 from algosearch.records.wire import decode, encode
 from tests.race.track import KEY, POLICIES, Lane, Track, random_policies, random_track
 
@@ -67,7 +67,7 @@ def test_a_policy_that_was_asked_is_covered(noise: float) -> None:
                 raise AssertionError(f"seed {seed}: {policy}: {gap}") from gap
 
 
-@pytest.mark.parametrize(("noise", "median", "nearly_all"), [(0.001, 0.003, 0.003), (0.005, 0.003, 0.01)])
+@pytest.mark.parametrize(("noise", "median", "nearly_all"), [(0.001, 0.003, 0.005), (0.005, 0.003, 0.01)])
 def test_windows_are_narrow_where_it_was_asked(noise: float, median: float, nearly_all: float) -> None:
     windows = []
     for seed in range(200):
@@ -108,7 +108,7 @@ def test_the_order_of_trials_is_no_matter() -> None:
         record = random_track(seed, 0.01).run(policies=random_policies(seed))
         trials = list(record.searches[0].trials)
         random.Random(seed).shuffle(trials)
-        search = msgspec.structs.replace(record.searches[0], trials=tuple(trials))
+        search = msgspec.structs.replace(record.searches[0], trials=Trials.of(trials))
         shuffled = msgspec.structs.replace(record, searches=(search,))
         for policy in POLICIES:
             try:

@@ -24,6 +24,7 @@ from algosearch.records import (
     Record,
     Search,
     SearchMode,
+    Trials,
 )
 
 KEY = Key.of(
@@ -105,7 +106,8 @@ class Track:
             assert len(self.instructions) < 2000, "it never ends"
             race.tell(self.outcome(instruction))
         provenance = Provenance(version="0", found_at_s=0, seconds=0.0)
-        search = Search(mode=mode, complete=instruction.complete, trials=instruction.trials, provenance=provenance)
+        trials = Trials.of(instruction.trials)
+        search = Search(mode=mode, complete=instruction.complete, trials=trials, provenance=provenance)
         return Record(key=KEY, searches=(search,))
 
     def outcome(self, instruction: Instruction) -> Outcome:

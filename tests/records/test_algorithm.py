@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from algosearch.records import Algorithm, InvalidAlgorithm
-from algosearch.records.algorithm import check_names
+from algosearch.records import Algorithm, InvalidAlgorithm, algorithm
+from algosearch.records.algorithm import shared_names
 from tests.strategies import algorithms
 
 PLAIN: Final[dict[str, Any]] = {"backend": "cudnn", "source": "graph", "engine": "63"}
@@ -82,7 +82,22 @@ def test_hostile_strings(text: str) -> None:
             Algorithm.parse(text)
         assert len(str(caught.value)) < 400
         with pytest.raises(InvalidAlgorithm):
-            check_names({"cpu/numpy:fft", text})
+            shared_names(("cpu/numpy:fft", text))
+
+
+def test_equal_names_are_shared() -> None:
+    """However often a name was read, a process holds it once."""
+    first, second = (shared_names(tuple(f"cpu/numpy:{engine}" for engine in ("fft", "im2col"))) for _ in range(2))
+    assert first == second == ("cpu/numpy:fft", "cpu/numpy:im2col")
+    assert all(one is other for one, other in zip(first, second, strict=True))
+
+
+def test_the_memo_of_names_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(algorithm, "_MEMO_LIMIT", 3)
+    for n in range(10):
+        names = (f"cpu/numpy:a{n}", f"cpu/numpy:b{n}")
+        assert shared_names(names) == names
+        assert len(algorithm._canonical_names) <= 3 + len(names)
 
 
 @given(st.text(st.sampled_from("a0/:?=&#-_.\n A"), max_size=14))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import struct
 from pathlib import Path
 from typing import Final, get_args
 
@@ -12,9 +13,10 @@ import msgspec
 import pytest
 
 from algosearch.ops import Op
-from algosearch.records import Environment, FailureKind, Key, Provenance, Search, SearchMode, Stage, Trial
+from algosearch.records import Environment, FailureKind, Key, Provenance, Search, SearchMode, Trials
 from algosearch.records.key import KEY_SCHEMA
-from algosearch.records.trial import Failure
+from algosearch.records.trial import MOST_SAMPLES, Failure
+from algosearch.records.trials import STAGES
 from algosearch.records.wire import LONGEST_BYTES, WIRE_VERSION, decode, encode
 
 TEXT: Final = (Path(__file__).parents[2] / "docs" / "cache-format.md").read_text(encoding="utf-8")
@@ -64,7 +66,9 @@ def test_the_comments_of_the_record() -> None:
     for raw, _, comment in values:
         name, _, said = comment.partition(": ")
         if name != "key":
-            value = msgspec.msgpack.decode(bytes.fromhex(raw))
+            code = {"int64": "<q", "uint8": "<B", "float64": "<d", "float32": "<f"}.get(name)
+            one = bytes.fromhex(raw)
+            value = msgspec.msgpack.decode(one) if code is None else struct.unpack(code, one)[0]
             assert json.loads(said.replace("nil", "null")) == value, comment
 
 
@@ -73,7 +77,7 @@ def test_the_comments_of_the_record() -> None:
     [
         ("record", ("version", "key", "generation", "searches")),
         ("search", Search.__struct_fields__),
-        ("trial", Trial.__struct_fields__),
+        ("trials", Trials.__struct_fields__),
         ("failure", Failure.__struct_fields__),
         ("provenance", Provenance.__struct_fields__),
     ],
@@ -88,13 +92,20 @@ def test_words_and_numbers() -> None:
     assert f"{WIRE_VERSION}: `WIRE_VERSION`" in TEXT
     assert f"at most {LONGEST_BYTES >> 20} MiB" in TEXT
     assert f"| `mode` | str | {', '.join(f'`{word}`' for word in get_args(SearchMode))} |" in TEXT
-    assert f"| `stage` | str | {', '.join(f'`{word}`' for word in get_args(Stage))} |" in TEXT
+    assert f"| `stages` | bin of uint8 | in this order from 0: {', '.join(f'`{stage}`' for stage in STAGES)} |" in TEXT
+    assert f"| `sample_counts` | bin of uint8 | at most {MOST_SAMPLES} |" in TEXT
     assert len(get_args(FailureKind)) == 8
 
 
 def test_what_may_be_missing_is_at_the_end() -> None:
     """A writer leaves nothing out; a reader fills in what has one obvious value."""
     items = msgspec.msgpack.decode(written())
-    trial = items[3][0][2][0]
-    assert trial.pop() is None
-    assert decode(msgspec.msgpack.encode(items)).searches[0].trials[0].failure is None
+    search = items[3][0]
+    assert search[2].pop() == []
+    _, failure = search[2][-1][0]
+    assert failure.pop() == [["free_bytes", "1000000"]]
+    assert search[3].pop() is False
+    read = decode(msgspec.msgpack.encode(items)).searches[0]
+    assert read.trials[1].failure == Failure("out_of_memory", "16 MiB")
+    assert read.trials[0].reserve_bytes == 0
+    assert read.provenance.alone is False

@@ -27,7 +27,9 @@ from algosearch.records import (
     Search,
     SearchMode,
     Trial,
+    Trials,
 )
+from algosearch.records.choice import RULES
 from algosearch.records.policy import LOOK_AT
 from tests.strategies import candidates, policies, records, searches
 
@@ -50,7 +52,7 @@ def trial(engine: str, rank: int, time_us: float | None = 10.0, **changes: Any) 
 
 def search(*trials: Trial, complete: bool = True, mode: SearchMode = "race") -> Search:
     origin = Provenance(version="0", found_at_s=0, seconds=0.0)
-    return Search(mode=mode, complete=complete, trials=trials, provenance=origin)
+    return Search(mode=mode, complete=complete, trials=Trials.of(trials), provenance=origin)
 
 
 def record(*searches_: Search) -> Record:
@@ -304,7 +306,7 @@ def test_the_order_of_trials_is_no_matter(found: Record, policy: Policy, random:
     for each in found.searches:
         trials = list(each.trials)
         random.shuffle(trials)
-        shuffled.append(replace(each, trials=tuple(trials)))
+        shuffled.append(replace(each, trials=Trials.of(trials)))
     assert outcome(policy, replace(found, searches=tuple(shuffled)), mode) == outcome(policy, found, mode)
 
 
@@ -334,9 +336,11 @@ class TestFirst:
             precision="heuristic",
             provisional=True,
             digest="d",
-            candidates=(offered[1], offered[0]),
-            rules=("workspace_limit", None),
+            seen=(offered[1], offered[0]),
+            verdicts=bytes([RULES.index("workspace_limit"), 0]),
         )
+        assert choice.candidates == (offered[1], offered[0])
+        assert choice.rules == ("workspace_limit", None)
         assert [(each.algorithm, each.rule) for each in choice.rejections] == [("cudnn/graph:a", "workspace_limit")]
 
     @given(candidates(), policies())

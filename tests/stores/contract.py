@@ -270,7 +270,7 @@ class BytesStoreContract(StoreContract):
             b"\x80\x04.",  # a pickle
             wire.encode(some_record(5)),  # another key's
             wire.encode(some_record())[:-3],
-            b"\x94\x02" + wire.encode(some_record())[2:],  # format 2
+            b"\x94\x7f" + wire.encode(some_record())[2:],  # format 127
             b"\x91" * 100_000,  # nested without end
         ],
         ids=["empty", "pickle", "another key", "cut", "newer", "nested"],

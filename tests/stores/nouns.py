@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from algosearch.ops import ConvOp
-from algosearch.records import Environment, Key, Provenance, Record, Search, Trial, packed
+from algosearch.records import Environment, Key, Provenance, Record, Search, Trial, Trials, packed
 
 _ENVIRONMENT = Environment(backend="cpu", device="a processor", facts=(("numpy", "2.0"),))
 
@@ -47,7 +47,7 @@ def some_record(
             Search(
                 mode="race",
                 complete=True,
-                trials=tried,
+                trials=Trials.of(tried),
                 provenance=Provenance(version="0.1.0", found_at_s=1_700_000_000 + i, seconds=float(seed)),
             )
             for i in range(searches)

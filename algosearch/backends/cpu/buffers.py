@@ -19,9 +19,11 @@ _SURROUNDINGS_BYTES: Final = 2 * GUARD_BYTES + ALIGNMENT_BYTES
 
 
 def needed_bytes(op: Op, workspace_bytes: int) -> int:
-    """What `Buffers` will take."""
+    """What `Buffers` will take, and with them the two results that are compared in a check."""
     tensors = tensors_of(op)
-    return sum(each.size_bytes for each in tensors) + workspace_bytes + (len(tensors) + 1) * _SURROUNDINGS_BYTES
+    results_bytes = 2 * sum(each.size_bytes for each in tensors if each.written)
+    surroundings_bytes = (len(tensors) + 1) * _SURROUNDINGS_BYTES
+    return sum(each.size_bytes for each in tensors) + results_bytes + workspace_bytes + surroundings_bytes
 
 
 class Buffers:
@@ -54,7 +56,7 @@ class Buffers:
         for each in self.written:
             fill(self.tensors[each.name], each)
             self._guarded[each.name].paint()
-        self._workspace.inside().fill(_NAN)
+        self._workspace.inside(size_bytes).fill(_NAN)
         self._workspace.paint(size_bytes)
 
     def trespassed(self, size_bytes: int) -> str | None:

@@ -20,8 +20,9 @@ except ImportError:  # Windows has no such count: nothing counts as disturbed th
 else:
     _SWITCHES = True
 
-SHARE: Final = 0.005
-"""Of a burst's time: what its threads may have waited, in all, before it is called disturbed."""
+SHARE: Final = 0.02
+"""Of a burst's time: what its threads may have waited, in all, before it is called disturbed. Others scatter by two to
+five per cent without that; and a run of a tenth of a second or more is never without a little."""
 
 _THREADS: Final = Path("/proc/self/task")
 

@@ -42,6 +42,8 @@ class _Loaded:
     def __init__(self, op: Op, workspace_bytes: int) -> None:
         self.op = op
         self.buffers = Buffers(op, workspace_bytes)
+        self.right: tuple[int, dict[str, Array]] | None = None
+        """The first plan that passed its check, with its result: so that the others need not run it again."""
         self._runs: dict[int, Run] = {}
 
     def run_of(self, number: int, plan: _Plan) -> Run:
@@ -54,6 +56,8 @@ class _Loaded:
 
     def forget(self, number: int) -> None:
         self._runs.pop(number, None)
+        if self.right is not None and self.right[0] == number:
+            self.right = None
 
 
 class CpuSession:
@@ -124,8 +128,11 @@ class CpuSession:
             found = self._result_of(plan)
             if isinstance(found, Failure):
                 return found
-            other = None if against is None or against == plan else self._result_of(against)
-            return self._judge(found, None if isinstance(other, Failure) else other)
+            other = None if against is None or against == plan else self._known_result_of(against)
+            wrong = self._judge(found, None if isinstance(other, Failure) else other)
+            if wrong is None and self._loaded is not None and self._loaded.right is None:
+                self._loaded.right = plan, found
+            return wrong
         except MemoryError as error:
             return _out_of_memory(str(error))
 
@@ -193,6 +200,10 @@ class CpuSession:
         if trespassed is not None:
             return Failure("out_of_bounds", f"{plan.algorithm} wrote beside the {trespassed}")
         return {tensor.name: buffers.tensors[tensor.name].copy() for tensor in buffers.written}
+
+    def _known_result_of(self, number: int) -> dict[str, Array] | Failure:
+        _, loaded = self._ready(number)
+        return loaded.right[1] if loaded.right is not None and loaded.right[0] == number else self._result_of(number)
 
     def _judge(self, found: dict[str, Array], other: dict[str, Array] | None) -> Failure | None:
         assert self._loaded is not None

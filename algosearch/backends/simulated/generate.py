@@ -10,7 +10,7 @@ Invariant: what is generated depends on the canonical op, the settings and the s
 from __future__ import annotations
 
 import random
-from math import exp
+from math import exp, prod
 from typing import Final
 
 from algosearch.backends.simulated.script import (
@@ -71,12 +71,20 @@ def _candidate(op: Op, rank: int, ideal_us: float, generated: Generated, dice: r
         algorithm=f"{BACKEND}/generated:{engine}?variant={rank}",
         time_us=round(1.2 * ideal_us * slowdown, 3),
         workspace_bytes=workspace_bytes,
+        reserve_bytes=_reserve_bytes(op, rank),
         notes=tuple(sorted(notes)),
         noise=generated.noise,
         build_us=round(generated.build_us * dice.uniform(0.5, 1.5) * (10.0 if compiled else 1.0), 3),
         first_us=round(dice.uniform(20.0, 200.0), 3),
         faults=(Fault(at="build", does="not_supported"),) if unsupported else (),
     )
+
+
+def _reserve_bytes(op: Op, rank: int) -> int:
+    """A fused batch norm of training keeps a bit of each element, or a byte: which of the two, rank decides."""
+    if not isinstance(op, BatchNormOp) or op.fusion == "none" or op.phase != "training_forward":
+        return 0
+    return prod(op.shape) if rank % 2 else -(-prod(op.shape) // 8)
 
 
 def _workspace_bytes(op: Op, dice: random.Random) -> int:

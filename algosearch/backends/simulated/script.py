@@ -96,6 +96,8 @@ class CandidateScript(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     time_us: float | tuple[float, ...]
     """The true time of one run on a device of speed 1; or of each run in turn, the last one from then on."""
     workspace_bytes: int = 0
+    reserve_bytes: int = 0
+    """Of a fused batch norm of training."""
     notes: tuple[str, ...] = ()
     """Sorted words."""
     noise: float = 0.0
@@ -116,6 +118,7 @@ class CandidateScript(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         positive = bool(times) and all(_is_duration(time_us) and time_us > 0 for time_us in times)
         _require(positive, "time_us", self.time_us, "must be finite and positive, or one or more such times")
         _require(self.workspace_bytes >= 0, "workspace_bytes", self.workspace_bytes, "must be at least 0")
+        _require(self.reserve_bytes >= 0, "reserve_bytes", self.reserve_bytes, "must be at least 0")
         _require(list(self.notes) == sorted(set(self.notes)), "notes", self.notes, "must be sorted, each once")
         for field in ("noise", "build_us", "first_us"):
             _require(_is_duration(getattr(self, field)), field, getattr(self, field), "must be finite and at least 0")

@@ -129,7 +129,13 @@ class SimulatedSession:
                 return Listing(candidates=(), complete=True)
             count = len(script.candidates) if width is None else max(width, script.least_width)
             candidates = tuple(
-                Candidate(algorithm=each.algorithm, rank=rank, workspace_bytes=each.workspace_bytes, notes=each.notes)
+                Candidate(
+                    algorithm=each.algorithm,
+                    rank=rank,
+                    workspace_bytes=each.workspace_bytes,
+                    notes=each.notes,
+                    reserve_bytes=each.reserve_bytes,
+                )
                 for rank, each in enumerate(script.candidates[:count])
             )
             return Listing(

@@ -1,0 +1,66 @@
+"""`Timekeeper`: which of the bursts that were run count, and what of them goes into the standings."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from algosearch.race.budget import Budget
+from algosearch.race.instructions import Time
+from algosearch.race.rounds import Result, drift, each_round, impossible, is_time, times_of
+from algosearch.race.rules import RaceRules
+from algosearch.race.standings import Standings
+from algosearch.records import Burst, Failure
+
+
+class Timekeeper:
+    """A disturbed burst, or a whole final round with drift in it, is thrown away and run again, until too many were:
+    then they are taken as they are, for the device is not going to be quieter, and the standings know it."""
+
+    def __init__(self, standings: Standings, budget: Budget, rules: RaceRules) -> None:
+        self._standings = standings
+        self._budget = budget
+        self._rules = rules
+
+    def take(self, time: Time, outcomes: Sequence[Burst | Failure]) -> None:
+        """The outcome of an instruction."""
+        for results in each_round(time, outcomes):
+            self._take_round(results, time)
+
+    def _take_round(self, results: Sequence[Result], time: Time) -> None:
+        standings, budget = self._standings, self._budget
+        patient = budget.is_patient(standings.best_us())
+        before_us = budget.spent_us
+        times: dict[int, list[float]] = {}
+        disturbed: set[int] = set()
+        for (rank, repeats), outcome in results:
+            if isinstance(outcome, Failure):
+                standings.failures.setdefault(rank, outcome)
+            elif not is_time(outcome.time_us):
+                budget.lose_nonsense()
+                if not patient:
+                    standings.failures.setdefault(rank, impossible(outcome.time_us))
+            else:
+                budget.spend(outcome.time_us * repeats)
+                if outcome.disturbed is not None and patient:
+                    budget.lose(outcome.time_us * repeats)
+                    continue
+                times.setdefault(rank, []).append(outcome.time_us)
+                standings.timing[rank] = outcome.timing
+                if outcome.disturbed is not None:
+                    disturbed.add(rank)
+        asked = Counter(rank for (rank, _), _ in results)
+        if time.final:
+            drifted = self._drifted(results[0][0][0], times)
+            if not budget.counts_final(budget.spent_us - before_us, alone=time.alone, drifted=drifted):
+                return
+        whole = times_of(times, asked, self._rules)
+        if len(whole) < 2 and len(asked) > 1:  # one candidate tells of no level
+            whole = {} if patient else whole or {rank: each[0] for rank, each in times.items()}
+        if whole:
+            standings.rounds.append(whole)
+            standings.disturbed.update(disturbed & set(whole))
+
+    def _drifted(self, reference: int, times: Mapping[int, Sequence[float]]) -> bool:
+        bursts = times.get(reference, ())
+        return len(bursts) > 1 and drift(bursts) > max(self._rules.drift, 4 * self._standings.noise(reference))
