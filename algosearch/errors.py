@@ -39,6 +39,8 @@ __all__ = (
     "ModelError",
     "UnreadableModel",
     "UnknownDimension",
+    "InvalidGraph",
+    "DoesNotFit",
 )
 
 _LONGEST: Final = 200
@@ -277,6 +279,37 @@ class UnknownDimension(ModelError):
 
     def __str__(self) -> str:
         return f"{self.source}: unknown dimension {', '.join(self.names)}; set it with {' '.join(self.flags)}"
+
+
+class InvalidGraph(ModelError):
+    """An op graph in which something does not fit; `where` is the node or the tensor."""
+
+    def __init__(self, graph: str, where: str, reason: str) -> None:
+        self.graph, self.where, self.reason = graph, where, reason
+        super().__init__(graph, where, reason)
+
+    def __str__(self) -> str:
+        return f"{self.graph}, at {self.where}: {self.reason}"
+
+
+class DoesNotFit(AlgosearchError, ValueError):
+    """No choice of algorithms makes a step fit into the memory that it was given.
+
+    `filling` is what fills the arena at the worst moment: first the task that it is, then names and bytes, the largest
+    first.
+    """
+
+    def __init__(self, graph: str, memory_bytes: int, needed_bytes: int, filling: Sequence[tuple[str, int]]) -> None:
+        self.graph, self.memory_bytes, self.needed_bytes, self.filling = graph, memory_bytes, needed_bytes, filling
+        super().__init__(graph, memory_bytes, needed_bytes, filling)
+
+    def __str__(self) -> str:
+        (worst, _), *alive = self.filling
+        held = ", ".join(f"{name} ({size} bytes)" for name, size in alive)
+        return (
+            f"{self.graph} does not fit into {self.memory_bytes} bytes: with the least workspace it needs "
+            f"{self.needed_bytes}, most of all at {worst}, where there live {held}; give more memory or a smaller batch"
+        )
 
 
 def _shown(value: object) -> str:

@@ -13,6 +13,7 @@ from typing import Annotated, Final
 import typer
 
 from algosearch._version import VERSION
+from algosearch.cli import compile as compile_verb
 from algosearch.cli import doctor, export, import_, prune, show, stats, verify, warm
 from algosearch.cli.streams import OutputLost, settle_streams
 from algosearch.cli.terminal import say_logs
@@ -22,6 +23,7 @@ __all__ = ("app", "main")
 
 _VERBS: Final = (
     warm.warm,
+    compile_verb.compile,
     show.show,
     stats.stats,
     doctor.doctor,

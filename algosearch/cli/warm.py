@@ -182,7 +182,7 @@ def _options_of(
         raise InvalidSetting("--batch", batch, "must be at least 1")
     return ReadOptions(
         batch=batch,
-        dimensions=_dimensions_of(dims),
+        dimensions=dimensions_of(dims),
         data_type=_one_of("--dtype", dtype, _ELEMENT_TYPES),
         layout=_one_of("--layout", layout, _LAYOUTS),
         training=training,
@@ -199,7 +199,7 @@ def _one_of(name: str, word: str | None, allowed: tuple[Word, ...]) -> Word | No
     return None
 
 
-def _dimensions_of(pairs: Sequence[str]) -> tuple[tuple[str, int], ...]:
+def dimensions_of(pairs: Sequence[str]) -> tuple[tuple[str, int], ...]:
     """The sizes by name.
 
     Raises:

@@ -14,6 +14,8 @@ nodes. Guarantees:
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from math import prod
 from pathlib import Path
 from typing import Final, NamedTuple, cast
@@ -32,7 +34,7 @@ from algosearch.compiler.onnx_shapes import STANDARD, Scope, axis_names, open_di
 from algosearch.errors import UnknownDimension, UnreadableModel
 from algosearch.ops import ConvOp, Op, Shape
 
-__all__ = ("read_onnx",)
+__all__ = ("load_onnx", "read_onnx")
 
 _LARGEST_BYTES: Final = 2**31 - 1
 """What one protobuf message may have; a larger file is not one."""
@@ -64,19 +66,39 @@ def read_onnx(path: Path, options: ReadOptions) -> Model:
         InvalidSetting: `options` has a size below 1, or two for one dimension.
         OSError: the file cannot be read.
     """
+    return load_onnx(path, options)[1]
+
+
+def load_onnx(path: Path, options: ReadOptions) -> tuple[onnx.ModelProto, Model]:
+    """The model with every shape that inference can give it, its functions inlined; and what `read_onnx` makes of it.
+
+    Raises:
+        as `read_onnx`.
+    """
     source = str(path)
+    with _told_as_unreadable(source):
+        model, dimensions, ignored = _load(source, path, options)
+        return model, replace(_Walk(source, model, options).read(), dimensions=dimensions, ignored=ignored)
+
+
+@contextmanager
+def _told_as_unreadable(source: str) -> Iterator[None]:
     try:
-        model = _parse(source, path)
-        lighten(model)
-        complete(model)
-        model = inline(source, model)
-        names, ignored = axis_names(model.graph), _ignored(model.graph, options)
-        override(model.graph, options.batch, dict(options.dimensions))
-        spell_out(model.graph)
-        read = _Walk(source, _infer(source, model), options).read()
-        return replace(read, dimensions=tuple(dict.fromkeys(name for _, name in names)), ignored=ignored)
+        yield
     except (ProtobufError, UnicodeError, RecursionError) as error:
         raise UnreadableModel(source, f"not an ONNX model, or cut short: {type(error).__name__}") from error
+
+
+def _load(source: str, path: Path, options: ReadOptions) -> tuple[onnx.ModelProto, tuple[str, ...], tuple[str, ...]]:
+    """The model ready to be walked, what its dimensions are called, and the options that change nothing in it."""
+    model = _parse(source, path)
+    lighten(model)
+    complete(model)
+    model = inline(source, model)
+    names, ignored = axis_names(model.graph), _ignored(model.graph, options)
+    override(model.graph, options.batch, dict(options.dimensions))
+    spell_out(model.graph)
+    return _infer(source, model), tuple(dict.fromkeys(name for _, name in names)), ignored
 
 
 def _parse(source: str, path: Path) -> onnx.ModelProto:

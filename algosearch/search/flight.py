@@ -106,8 +106,9 @@ class Flight:
         assert state in following, f"{self!r} cannot become {state}"
         self.state = state
         if logger.isEnabledFor(logging.DEBUG):
-            extra = {"digest": self.key.digest, "state": state}
-            logger.debug("%s %s: %s", self.key.digest[:12], state, self.op.describe(), extra=extra)
+            problem = self.op.describe()
+            extra = {"digest": self.key.digest, "state": state, "problem": problem}
+            logger.debug("%s %s: %s", self.key.digest[:12], state, problem, extra=extra)
 
     def join(self, inquiry: Inquiry) -> None:
         """One more inquiry waits for this key; what is known already, it is told."""

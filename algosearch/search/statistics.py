@@ -26,8 +26,12 @@ class EngineStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """Keys that the store did not answer, by kind of miss."""
     memory_hits: int
     """Keys whose record was in memory, for a question not asked before."""
+    listings: int
+    """Probes: how often a library was asked for its candidates and their workspace."""
     searched: int
     """Searches carried out."""
+    trials: int
+    """Candidates that were run in them, failed ones included."""
     failed: int
     """Flights that ended with an error."""
     dropped: int

@@ -56,7 +56,9 @@ class Counts:
         self.store_hits = 0
         self.store_misses: Counter[str] = Counter()
         self.memory_hits = 0
+        self.listings = 0
         self.searched = 0
+        self.trials = 0
         self.failed = 0
         self.dropped = 0
         self.search_seconds = 0.0
@@ -312,6 +314,7 @@ class Tower:
         """Keep what was found. If somebody else committed first, theirs is adopted; where it does not cover what was
         asked here, ours is appended to it."""
         self.counts.searched += 1
+        self.counts.trials += sum(trial.stage != "listed" for trial in found.trials)
         self.counts.search_seconds += found.seconds
         self.counts.lane_wait_seconds += found.lane_wait_s
         if len(self._searched) >= _KEYS_KEPT:
@@ -360,6 +363,7 @@ class Tower:
     async def _ask_for_candidates(self, flight: Flight, turn: Turn | None = None) -> None:
         async with flight.listing_lock:
             if flight.listing is None:
+                self.counts.listings += 1
                 listing = await (turn or flight.pool).enumerate(flight.op, FIRST_LOOK)
                 if not flight.ended:
                     flight.listed(listing)

@@ -24,7 +24,7 @@ from algosearch.errors import (
 )
 from tests.cli.helpers import environ, invoke, run
 
-VERBS = ["warm", "show", "stats", "doctor", "verify", "prune", "export", "import"]
+VERBS = ["warm", "compile", "show", "stats", "doctor", "verify", "prune", "export", "import"]
 
 
 def outcome_of(error: BaseException | None, *, code: int = 0) -> Result:

@@ -37,6 +37,7 @@ def named(model: Model, name: str) -> ConvOp:
         ("r3d18", 20, 20, 11, 40.7e9),
         ("replknet31b", 154, 203, 30, 15.4e9),
         ("wavenet", 92, 0, 14, 20.25e9),
+        ("vit_b16", 1, 0, 1, 0.1156e9),
     ],
 )
 def test_the_figures_of_each_network(
@@ -53,7 +54,7 @@ def test_the_figures_of_each_network(
 
 
 def test_every_network_has_its_figures_tested() -> None:
-    assert NAMES == ("resnet50", "mobilenet_v2", "r3d18", "replknet31b", "wavenet")
+    assert NAMES == ("resnet50", "mobilenet_v2", "r3d18", "replknet31b", "wavenet", "vit_b16")
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,0 +1,156 @@
+"""What a compile came to: the object of `--json`, and the tables for people."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from algosearch.cli.units import duration, size
+from algosearch.compiler.plan import Plan
+from algosearch.compiler.queries import QueryStatistics, Wait
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from algosearch.compiler import Model
+    from algosearch.compiler.compile import Compiled
+    from algosearch.compiler.queries import Queries
+    from algosearch.search.statistics import EngineStatistics
+
+_LONGEST_WAITS: Final = 10
+_PROBLEMS_SHOWN: Final = 10
+
+
+class StageReport(msgspec.Struct, frozen=True, kw_only=True):
+    """One stage of a compile."""
+
+    stage: str
+    seconds: float
+    waited_s: float
+    """Of them, spent waiting for answers."""
+
+
+class CompileReport(msgspec.Struct, frozen=True, kw_only=True):
+    """A compile."""
+
+    source: str
+    strategy: str
+    devices: int
+    tasks: int
+    """Of all devices."""
+    seconds: float
+    """All stages."""
+    stages: tuple[StageReport, ...]
+    queries: int
+    distinct: int
+    """Different problems among them."""
+    conv_query_s: float
+    """Spent waiting for answers about convolutions."""
+    batch_norm_query_s: float
+    listings: int
+    """How often a library was asked for its candidates."""
+    handles: int
+    """Made for one question each, by a strategy that does."""
+    searched: int
+    trials: int
+    memory_hits: int
+    store_hits: int
+    withdrawn: int
+    """Requests that a pass made needless before they were answered."""
+    skipped: dict[str, int]
+    """What of the model was not read, or takes part without memory, by kind and reason."""
+    waits: tuple[Wait, ...]
+    """The longest."""
+    statistics: tuple[QueryStatistics, ...]
+    plan: Plan
+
+
+def compile_report(
+    model: Model,
+    compiled: Compiled,
+    queries: Queries,
+    *,
+    strategy: str,
+    withdrawn: int,
+    handles: int,
+    engine: EngineStatistics,
+) -> CompileReport:
+    """Count."""
+    statistics = queries.statistics()
+    return CompileReport(
+        source=model.source,
+        strategy=strategy,
+        devices=len(compiled.plan.devices),
+        tasks=compiled.tasks,
+        seconds=sum(compiled.seconds.values()),
+        stages=tuple(
+            StageReport(stage=stage, seconds=seconds, waited_s=compiled.waited_s[stage])
+            for stage, seconds in compiled.seconds.items()
+        ),
+        queries=queries.count,
+        distinct=len(statistics),
+        conv_query_s=queries.seconds_of("conv"),
+        batch_norm_query_s=queries.seconds_of("batch_norm"),
+        listings=engine.listings + handles,
+        handles=handles,
+        searched=engine.searched,
+        trials=engine.trials,
+        memory_hits=engine.memory_hits,
+        store_hits=engine.store_hits,
+        withdrawn=withdrawn,
+        skipped=dict(Counter(f"{each.kind}: {each.reason}" for each in model.skipped)),
+        waits=tuple(sorted(queries.waits, key=lambda wait: -wait.seconds)[:_LONGEST_WAITS]),
+        statistics=statistics,
+        plan=compiled.plan,
+    )
+
+
+def summary_of(report: CompileReport) -> list[RenderableType]:
+    """Tables and lines for people."""
+    from rich.table import Table
+
+    stages = Table(title=f"{report.source}, {report.strategy}, {report.devices} devices", title_justify="left")
+    for column in ("stage", "seconds", "waiting"):
+        stages.add_column(column, justify="left" if column == "stage" else "right")
+    for stage in report.stages:
+        stages.add_row(stage.stage, f"{stage.seconds:.4f}", f"{stage.waited_s:.4f}")
+    stages.add_row("total", f"{report.seconds:.4f}", f"{sum(stage.waited_s for stage in report.stages):.4f}")
+
+    waits = Table(title="longest waits", title_justify="left")
+    for column in ("seconds", "stage", "for", "problem"):
+        waits.add_column(column, justify="right" if column == "seconds" else "left")
+    for wait in report.waits:
+        waits.add_row(f"{wait.seconds:.4f}", wait.stage, wait.awaited, wait.problem)
+
+    problems = Table(title="queries, the dearest problems first", title_justify="left")
+    for column in ("queries", "first", "later", "cached", "problem"):
+        problems.add_column(column, justify="left" if column == "problem" else "right")
+    for line in report.statistics[:_PROBLEMS_SHOWN]:
+        later = "" if line.later_us is None else f"{line.later_us:.1f} µs"
+        cached = {None: "", True: "yes", False: "no"}[line.cached]
+        problems.add_row(f"{line.queries}", f"{line.first_us:.1f} µs", later, cached, line.problem)
+
+    return [stages, *_lines(report), waits, problems]
+
+
+def _lines(report: CompileReport) -> list[str]:
+    plan = report.plan
+    each_us = sum(stage.waited_s for stage in report.stages) / report.queries * 1e6 if report.queries else 0.0
+    lines = [
+        f"{report.queries} queries about {report.distinct} problems, {each_us:.2f} µs each",
+        f"waited for convolutions {duration(report.conv_query_s)}, batch norms {duration(report.batch_norm_query_s)}",
+        f"{report.searched} searches, {report.trials} trials, {report.listings} listings, {report.handles} handles",
+        f"from memory {report.memory_hits}, from the store {report.store_hits}; withdrawn {report.withdrawn}",
+        f"{len(plan.tasks)} tasks a device, {report.tasks} in all",
+        f"arena {size(plan.arena_bytes)} a device, of at least {size(plan.lower_bound_bytes)}",
+        f"inputs and parameters {size(plan.resident_bytes)} a device",
+    ]
+    if plan.workspace_limit_bytes is not None:
+        lines.append(
+            f"workspaces of at most {size(plan.workspace_limit_bytes)} bring the arena from "
+            f"{size(plan.unlimited_arena_bytes)} down and cost {plan.slower:.1%} of the tasks' time"
+        )
+    lines += [f"skipped {count}: {reason}" for reason, count in report.skipped.items()]
+    return lines

@@ -1,0 +1,207 @@
+"""The op graph: tensors with logical shapes, and nodes in an order in which each is computed before it is read.
+
+A `Graph` is a value. A pass makes another one, node by node, through a `GraphBuilder`, which infers every tensor anew:
+so a shape, a type or a layout is written down where it begins and follows from there, and no pass leaves a stale one.
+
+Logical inference is pure: it knows no device and awaits nothing. The one shape that it cannot know is that of a fused
+batch norm's reserve, which depends on the algorithm; such a tensor is `deferred` until somebody has asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from math import prod
+from typing import Final, Literal
+
+import msgspec
+
+from algosearch.compiler.inference import Attributes, infer
+from algosearch.errors import InvalidGraph, InvalidOp
+from algosearch.ops import Layout, Op, Shape
+from algosearch.ops.types import ELEMENT_BYTES
+
+__all__ = ("Graph", "GraphBuilder", "GraphNode", "Role", "Tensor", "TensorType")
+
+Role = Literal["input", "parameter", "state", "activation", "gradient", "reserve"]
+"""What a tensor is for. Inputs, parameters and state (running statistics) outlive a step; the rest is made in it."""
+
+TensorType = str
+"""An element type of an op, or one of those that only other nodes have: `int32`, `int64`, `bool`, `uint8`."""
+
+BYTES_OF: Final[Mapping[TensorType, int]] = {
+    **ELEMENT_BYTES,
+    "bool": 1,
+    "uint8": 1,
+    "int16": 2,
+    "uint16": 2,
+    "uint32": 4,
+    "int64": 8,
+    "uint64": 8,
+}
+
+
+class Tensor(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One logical tensor."""
+
+    name: str
+    shape: Shape
+    """Written channels first, whatever the layout; empty for a scalar."""
+    element_type: TensorType
+    layout: Layout = "channels_first"
+    role: Role = "activation"
+    deferred: bool = False
+    """True while the shape is not known, because it depends on the algorithm of the node that writes it."""
+
+    @property
+    def bytes(self) -> int:
+        """Dense; 0 while it is deferred."""
+        return 0 if self.deferred else prod(self.shape) * BYTES_OF[self.element_type]
+
+    @property
+    def outlives_step(self) -> bool:
+        """True if it is not made anew in each step, so that it has no place in a step's arena."""
+        return self.role in ("input", "parameter", "state")
+
+
+class GraphNode(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One node. Which tensors it reads and writes, by name, and what it computes."""
+
+    name: str
+    attributes: Attributes
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    op: Op | None
+    """The problem that an algorithm is searched for, as inferred from the tensors; None for every other kind."""
+
+    @property
+    def kind(self) -> str:
+        """`conv`, `batch_norm`, or what another node is called: `relu`, `all_reduce`."""
+        return self.attributes.kind
+
+
+class Graph(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+    """A whole graph. Made by `GraphBuilder.finish`, which has checked it."""
+
+    name: str
+    tensors: Mapping[str, Tensor]
+    nodes: tuple[GraphNode, ...]
+    outputs: tuple[str, ...]
+    """What must be there at the end; all else may be dropped once it has been read."""
+
+    @cached_property
+    def producers(self) -> Mapping[str, GraphNode]:
+        """The node that writes each tensor that is computed."""
+        return {output: node for node in self.nodes for output in node.outputs}
+
+    @cached_property
+    def consumers(self) -> Mapping[str, tuple[GraphNode, ...]]:
+        """The nodes that read each tensor, in order."""
+        readers: dict[str, list[GraphNode]] = {}
+        for node in self.nodes:
+            for name in dict.fromkeys(node.inputs):
+                readers.setdefault(name, []).append(node)
+        return {name: tuple(nodes) for name, nodes in readers.items()}
+
+    @property
+    def ops(self) -> Iterator[Op]:
+        """The problem of every node that has one, equal ones too."""
+        return (node.op for node in self.nodes if node.op is not None)
+
+    def only_reader(self, tensor: str) -> GraphNode | None:
+        """The one node that reads it, if there is just one and nobody wants it at the end."""
+        readers = self.consumers.get(tensor, ())
+        return readers[0] if len(readers) == 1 and tensor not in self.outputs else None
+
+
+class GraphBuilder:
+    """Makes a graph, node by node, in order. What each node reads must be there before it.
+
+    Args:
+        inferred: told of every node as soon as its shapes are known.
+    """
+
+    def __init__(self, name: str, *, inferred: Callable[[GraphNode], None] | None = None) -> None:
+        self._name = name
+        self._tensors: dict[str, Tensor] = {}
+        self._nodes: dict[str, GraphNode] = {}
+        self._inferred = inferred
+
+    def __getitem__(self, tensor: str) -> Tensor:
+        """A tensor that is there already."""
+        return self._tensors[tensor]
+
+    def __contains__(self, tensor: str) -> bool:
+        return tensor in self._tensors
+
+    def enter(self, tensor: Tensor) -> str:
+        """Add a tensor that no node computes: an input, a parameter, a state. Its name is returned.
+
+        Raises:
+            InvalidGraph: the name is taken, or its element type is none.
+        """
+        if tensor.element_type not in BYTES_OF:
+            raise InvalidGraph(self._name, tensor.name, f"no tensor has elements of type {tensor.element_type!r}")
+        if tensor.name in self._tensors:
+            raise InvalidGraph(self._name, tensor.name, "two tensors have this name")
+        self._tensors[tensor.name] = tensor
+        return tensor.name
+
+    def add(
+        self, name: str, attributes: Attributes, inputs: Sequence[str], outputs: Sequence[str] = ()
+    ) -> tuple[str, ...]:
+        """Add a node and infer what it writes; the names of its outputs are returned.
+
+        Args:
+            outputs: their names; left out, the node's own for the first, and `NAME.WORD` for each other.
+
+        Raises:
+            InvalidGraph: an input is not there, a name is taken, or the node and its inputs do not fit.
+            InvalidOp: they make no valid op.
+        """
+        if name in self._nodes:
+            raise InvalidGraph(self._name, name, "two nodes have this name")
+        for tensor in inputs:
+            if tensor not in self._tensors:
+                raise InvalidGraph(self._name, name, f"reads {tensor!r}, which nothing has written before it")
+        try:
+            result = infer(attributes, [self._tensors[tensor] for tensor in inputs])
+        except InvalidOp:
+            raise
+        except ValueError as error:
+            raise InvalidGraph(self._name, name, str(error)) from None
+        names = tuple(outputs) or tuple(f"{name}.{each.word}" if each.word else name for each in result.outputs)
+        for written, each in zip(names, result.outputs, strict=True):
+            self.enter(
+                Tensor(
+                    name=written,
+                    shape=each.shape,
+                    element_type=each.element_type,
+                    layout=each.layout,
+                    role=each.role,
+                    deferred=each.deferred,
+                )
+            )
+        node = GraphNode(name=name, attributes=attributes, inputs=tuple(inputs), outputs=names, op=result.op)
+        self._nodes[name] = node
+        if self._inferred is not None:
+            self._inferred(node)
+        return names
+
+    def free_name(self, wanted: str) -> str:
+        """`wanted`, primed until neither a node nor a tensor has the name: for what a pass adds on its own."""
+        while wanted in self._nodes or wanted in self._tensors:
+            wanted += "'"
+        return wanted
+
+    def finish(self, outputs: Iterable[str]) -> Graph:
+        """The graph of what was added.
+
+        Raises:
+            InvalidGraph: an output is not there.
+        """
+        wanted = tuple(dict.fromkeys(outputs))
+        for tensor in wanted:
+            if tensor not in self._tensors:
+                raise InvalidGraph(self._name, tensor, "is to be an output, and nothing writes it")
+        return Graph(name=self._name, tensors=dict(self._tensors), nodes=tuple(self._nodes.values()), outputs=wanted)

@@ -1,0 +1,155 @@
+"""The memory plan: lifetimes from the order of the tasks, one arena a device, and a workspace limit that makes it fit.
+
+Tasks run one after the other, so the workspaces of two tasks never live at once and share their memory with whatever
+else is dead by then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
+
+import msgspec
+
+from algosearch.compiler.arena import Arena, Block, lay_out
+from algosearch.compiler.graph import Graph, GraphNode
+from algosearch.compiler.plan import Buffer, Plan, PlannedTask
+from algosearch.errors import DoesNotFit
+from algosearch.ops import Op
+from algosearch.records import Choice
+
+__all__ = ("Choices", "Fitting", "fit", "planned")
+
+Choices = Mapping[Op, Choice]
+"""What runs each problem."""
+
+_WORKSPACE: Final = "workspace of "
+_NAMED: Final = 10
+"""Tasks and tensors that an error names; the largest."""
+
+
+class Fitting(msgspec.Struct, frozen=True, kw_only=True):
+    """Choices, and the arena that they need."""
+
+    choices: Choices
+    arena: Arena
+    limit_bytes: int | None
+    time_us: float
+    """The sum of the tasks' times, as far as they were timed."""
+
+
+def blocks_of(graph: Graph, choices: Choices) -> list[Block]:
+    """Everything that a step makes, with its lifetime in tasks."""
+    end = len(graph.nodes) - 1
+    last = {tensor: index for index, node in enumerate(graph.nodes) for tensor in (*node.outputs, *node.inputs)}
+    last.update(dict.fromkeys(graph.outputs, end))
+    blocks = [
+        Block(tensor, graph.tensors[tensor].bytes, index, last[tensor])
+        for index, node in enumerate(graph.nodes)
+        for tensor in node.outputs
+    ]
+    blocks += [
+        Block(_WORKSPACE + node.name, choices[node.op].workspace_bytes, index, index)
+        for index, node in enumerate(graph.nodes)
+        if node.op is not None
+    ]
+    return blocks
+
+
+async def fit(
+    graph: Graph, choose: Callable[[int | None], Awaitable[Choices]], memory_bytes: int | None
+) -> tuple[Fitting, Fitting]:
+    """The fastest choices that fit, and those without a limit.
+
+    Every task's workspace is held to one limit, the highest under which the arena fits; a task that cannot do with so
+    little keeps the least that it can do with.
+
+    Args:
+        choose: the choices under a workspace limit.
+        memory_bytes: of the arena; None: as much as it takes.
+
+    Raises:
+        DoesNotFit: not even with the least workspace; it names what fills the arena at the worst moment.
+
+    Cancellation: passed on from `choose`; nothing is left behind.
+    """
+
+    async def under(limit_bytes: int | None) -> Fitting:
+        choices = await choose(limit_bytes)
+        return Fitting(
+            choices=choices,
+            arena=lay_out(blocks_of(graph, choices)),
+            limit_bytes=limit_bytes,
+            time_us=sum(choices[op].time_us or 0.0 for op in graph.ops),
+        )
+
+    free = await under(None)
+    if memory_bytes is None or free.arena.bytes <= memory_bytes:
+        return free, free
+
+    # The limits worth trying are the sizes that some candidate has; a bisection over them, for a lower limit needs
+    # (but for the chance of the layout) no larger arena.
+    sizes = sorted({each.workspace_bytes for choice in free.choices.values() for each in choice.candidates} | {0})
+    fitting: Fitting | None = None
+    low, high = 0, len(sizes) - 1
+    while low <= high:
+        middle = (low + high) // 2
+        tried = await under(sizes[middle])
+        if tried.arena.bytes <= memory_bytes:
+            fitting, low = tried, middle + 1
+        else:
+            high = middle - 1
+    if fitting is None:
+        least = await under(0)
+        if least.arena.bytes > memory_bytes:
+            raise DoesNotFit(graph.name, memory_bytes, least.arena.bytes, _filling(graph, least))
+        fitting = least
+    return fitting, free
+
+
+def _filling(graph: Graph, fitting: Fitting) -> tuple[tuple[str, int], ...]:
+    """What lives at the worst moment, the largest first, and the task that it is."""
+    worst = fitting.arena.worst
+    alive = [block for block in blocks_of(graph, fitting.choices) if block.first <= worst <= block.last and block.bytes]
+    alive.sort(key=lambda block: (-block.bytes, block.name))
+    return ((graph.nodes[worst].name, 0), *((block.name, block.bytes) for block in alive[:_NAMED]))
+
+
+def planned(graph: Graph, devices: tuple[str, ...], fitting: Fitting, free: Fitting) -> Plan:
+    """The plan of a fitting."""
+    arena, choices = fitting.arena, fitting.choices
+    buffers = tuple(
+        Buffer(
+            tensor=block.name, bytes=block.bytes, offset=arena.offsets[block.name], first=block.first, last=block.last
+        )
+        for block in blocks_of(graph, choices)
+        if block.bytes and not block.name.startswith(_WORKSPACE)
+    )
+    return Plan(
+        graph=graph.name,
+        devices=devices,
+        tasks=tuple(_task(node, fitting) for node in graph.nodes),
+        buffers=buffers,
+        arena_bytes=arena.bytes,
+        lower_bound_bytes=arena.lower_bound_bytes,
+        resident_bytes=sum(tensor.bytes for tensor in graph.tensors.values() if tensor.outlives_step),
+        workspace_limit_bytes=fitting.limit_bytes,
+        unlimited_arena_bytes=free.arena.bytes,
+        slower=round(fitting.time_us / free.time_us - 1.0, 6) if free.time_us else 0.0,
+    )
+
+
+def _task(node: GraphNode, fitting: Fitting) -> PlannedTask:
+    if node.op is None:
+        return PlannedTask(name=node.name, kind=node.kind, reads=node.inputs, writes=node.outputs)
+    choice = fitting.choices[node.op]
+    return PlannedTask(
+        name=node.name,
+        kind=node.kind,
+        reads=node.inputs,
+        writes=node.outputs,
+        algorithm=choice.algorithm,
+        workspace_bytes=choice.workspace_bytes,
+        workspace_offset=fitting.arena.offsets.get(_WORKSPACE + node.name),
+        time_us=choice.time_us,
+    )

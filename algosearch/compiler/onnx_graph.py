@@ -1,0 +1,203 @@
+"""`read_onnx_graph`: an ONNX file as an op graph, every node of it.
+
+Convolutions and batch norms are read as `read_onnx` reads them, so that both name the same problems. Every other node
+takes part with its memory: the shapes that it writes are those of ONNX's own inference. What has no known shape takes
+part without memory and is reported.
+
+Initializers of a floating type are parameters, and a training step trains them; others are state. So is whatever is
+computed from nothing else: it is the same in every step, and a compiler computes it once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final, cast
+
+import onnx
+
+from algosearch.compiler.graph import BYTES_OF, Graph, GraphBuilder, Tensor
+from algosearch.compiler.inference import Conv, Norm, Other
+from algosearch.compiler.model import AS_STATED, Model, ReadOptions, Skipped
+from algosearch.compiler.onnx_nodes import READ_KINDS, Contradiction, Site, Unresolved, Unusable, read_node
+from algosearch.compiler.onnx_reader import load_onnx
+from algosearch.compiler.onnx_shapes import STANDARD, Scope, nested, open_dimensions, runtime_inputs, subgraphs
+from algosearch.errors import UnknownDimension
+from algosearch.ops import BatchNormOp, ConvOp, Op, Shape
+
+__all__ = ("read_onnx_graph",)
+
+_TYPE_NAMES: Final[dict[int, str]] = {
+    onnx.TensorProto.FLOAT: "float32",
+    onnx.TensorProto.DOUBLE: "float64",
+    **{number: name.lower() for name, number in onnx.TensorProto.DataType.items() if name.lower() in BYTES_OF},
+}
+_FLOATS: Final = frozenset(("float16", "bfloat16", "float32", "float64"))
+_AT_RANDOM: Final = frozenset(
+    ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial", "Dropout")
+)
+_UNKNOWN: Final = "uint8"
+"""The type of what has none here: strings, sequences, numbers of four bits. It is counted as a byte an element."""
+
+
+def read_onnx_graph(path: Path, options: ReadOptions = AS_STATED) -> tuple[Graph, Model]:
+    """The op graph of an ONNX file, and the list of its ops with what was left out. Of `options`, `batch` and
+    `dimensions` count: types and layouts are for passes to change.
+
+    Raises:
+        UnknownDimension: an input's size is open; with the flags that set them.
+        InvalidGraph: a tensor is read that nothing writes, or a name stands for two.
+        UnreadableModel, InvalidSetting, OSError: as `read_onnx`.
+    """
+    stated = ReadOptions(batch=options.batch, dimensions=options.dimensions)
+    proto, model = load_onnx(path, stated)
+    return _Reading(str(path), proto, model).read()
+
+
+class _Reading:
+    """One walk over the nodes."""
+
+    def __init__(self, source: str, proto: onnx.ModelProto, model: Model) -> None:
+        self._source = source
+        self._graph = proto.graph
+        self._model = model
+        self._scope = Scope(proto.graph)
+        self._opset = next((each.version for each in proto.opset_import if each.domain in STANDARD), 1)
+        self._builder = GraphBuilder(Path(source).name)
+        self._initializers = {tensor.name for tensor in proto.graph.initializer}
+        self._initializers.update(sparse.values.name for sparse in proto.graph.sparse_initializer)
+        self._constant = set(self._initializers)
+        """What is the same in every step."""
+        self._shapeless: list[Skipped] = []
+
+    def read(self) -> tuple[Graph, Model]:
+        inputs = list(runtime_inputs(self._graph))
+        open_ones = open_dimensions(self._graph, frozenset(value.name for value in inputs))
+        if open_ones:
+            flags = tuple(dict.fromkeys(each.flag for each in open_ones))
+            raise UnknownDimension(self._source, tuple(each.name for each in open_ones), flags)
+        for value in inputs:
+            self._enter(value.name, "input")
+        for index, node in enumerate(self._graph.node):
+            self._add(node, self._builder.free_name(node.name or f"{node.op_type}[{index}]"))
+        outputs = [value.name for value in self._graph.output]
+        for name in outputs:
+            self._bring(name)  # a constant may be an output
+        model = Model(
+            source=self._model.source,
+            nodes=self._model.nodes,
+            skipped=(*self._model.skipped, *self._shapeless),
+            dimensions=self._model.dimensions,
+            ignored=self._model.ignored,
+        )
+        return self._builder.finish(outputs), model
+
+    def _enter(self, name: str, role: str) -> None:
+        known = self._scope.tensor(name)
+        shape = known.shape if known.shape is not None and None not in known.shape else ()
+        element_type = _TYPE_NAMES.get(known.element_type, _UNKNOWN)
+        if role != "input":
+            role = "parameter" if element_type in _FLOATS else "state"
+        tensor = Tensor(name=name, shape=cast("Shape", shape), element_type=element_type, role=role)  # type: ignore[arg-type]
+        self._builder.enter(tensor)
+
+    def _bring(self, name: str) -> None:
+        """See that a tensor is there, if it is the same in every step. Parameters come when they are first read."""
+        if name not in self._builder and name in self._constant:
+            self._enter(name, "parameter")
+
+    def _add(self, node: onnx.NodeProto, name: str) -> None:
+        if _is_constant(node, self._constant):
+            self._constant.update(filter(None, node.output))
+            return
+        reads = (
+            list(dict.fromkeys(_reads(node))) if any(True for _ in subgraphs(node)) else list(filter(None, node.input))
+        )
+        for each in reads:
+            self._bring(each)
+        op = self._op_of(node)
+        match op:
+            case ConvOp():
+                self._add_conv(node, name, op)
+            case BatchNormOp():
+                written = list(filter(None, node.output))[:1]
+                attributes = Norm(phase=op.phase, per_activation=op.statistics == "per_activation")
+                saved = [f"{name}.mean", f"{name}.inverse_deviation"] if op.phase == "training_forward" else []
+                self._builder.add(name, attributes, reads[:5], [*written, *saved])
+            case None:
+                # A body reads what is around it; what it makes for itself is its own affair.
+                self._add_other(node, name, [each for each in reads if each in self._builder])
+
+    def _op_of(self, node: onnx.NodeProto) -> Op | None:
+        if node.domain not in STANDARD or node.op_type not in READ_KINDS:
+            return None
+        try:
+            return read_node(Site(node, self._scope, self._opset), AS_STATED)[0]
+        except (Unresolved, Unusable, Contradiction):
+            return None  # reported by `read_onnx`, which meets it as well
+
+    def _add_conv(self, node: onnx.NodeProto, name: str, op: ConvOp) -> None:
+        attributes = Conv(
+            stride=op.stride,
+            dilation=op.dilation,
+            padding_low=op.padding_low,
+            padding_high=op.padding_high,
+            groups=op.groups,
+            direction=op.direction,
+            result_shape=() if op.direction == "forward" else op.result_shape,
+        )
+        biased = len(node.input) > 2 and bool(node.input[2])
+        made = f"{name}.unbiased" if biased else node.output[0]
+        self._builder.add(name, attributes, list(node.input[:2]), [made])
+        if biased:
+            bias = Other(function="bias_add", shapes=(op.result_shape,))
+            self._builder.add(self._builder.free_name(f"{name}.bias"), bias, [made, node.input[2]], [node.output[0]])
+
+    def _add_other(self, node: onnx.NodeProto, name: str, reads: list[str]) -> None:
+        written = [each for each in node.output if each]
+        shapes: list[Shape] = []
+        types: list[str | None] = []
+        for each in written:
+            known = self._scope.tensor(each)
+            if known.shape is None or None in known.shape:
+                reason = f"takes part without memory: the shape of {each!r} is not known"
+                self._shapeless.append(Skipped(name=name, kind=node.op_type, reason=reason))
+            shapes.append(() if known.shape is None or None in known.shape else cast("Shape", known.shape))
+            element_type = _TYPE_NAMES.get(known.element_type, _UNKNOWN)
+            # What has the type of what it reads follows it through the passes; what has another keeps it.
+            follows = bool(reads) and element_type in _FLOATS and self._builder[reads[0]].element_type == element_type
+            types.append(None if follows else element_type)
+        attributes = Other(function=_word(node), shapes=tuple(shapes), element_types=tuple(types))
+        self._builder.add(name, attributes, reads, written)
+
+
+def _is_constant(node: onnx.NodeProto, constant: set[str]) -> bool:
+    """Whether a node gives the same in every step: it computes from constants alone, and nothing at random."""
+    plain = node.domain in STANDARD and node.op_type not in READ_KINDS and not any(True for _ in subgraphs(node))
+    return plain and node.op_type not in _AT_RANDOM and constant.issuperset(filter(None, node.input))
+
+
+def _reads(node: onnx.NodeProto) -> Iterator[str]:
+    """Every name that a node or the graphs nested in it read."""
+    yield from filter(None, node.input)
+    yield from _nested_reads(node)
+
+
+def _nested_reads(node: onnx.NodeProto) -> Iterable[str]:
+    for _, body in subgraphs(node):
+        for inner in nested(body.node):
+            yield from filter(None, inner.input)
+
+
+def _word(node: onnx.NodeProto) -> str:
+    """What a node's function is called here: the names that the passes know, and for the rest ONNX's own."""
+    known = {
+        "Relu": "relu",
+        "Add": "add",
+        "MaxPool": "max_pool",
+        "GlobalAveragePool": "mean_pool",
+        "Softmax": "softmax",
+    }
+    if node.domain not in STANDARD:
+        return f"{node.domain}.{node.op_type}"
+    return known.get(node.op_type, str(node.op_type))

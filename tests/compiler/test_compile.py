@@ -1,0 +1,299 @@
+"""Compiling: what is asked, when, how often, and what is waited for; counted by the simulated backend's own trace."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import onnx
+import pytest
+
+from algosearch import open_searcher
+from algosearch.backends.simulated import (
+    CandidateScript,
+    Generated,
+    ProblemScript,
+    Script,
+    SimulatedBackend,
+    TraceEvent,
+    problem_digest,
+    searches,
+)
+from algosearch.compiler import WORKLOADS, ReadOptions
+from algosearch.compiler.compile import Compiled, Pipeline, compile_graph
+from algosearch.compiler.graph import Graph, GraphBuilder
+from algosearch.compiler.handles import HandleProbe
+from algosearch.compiler.layers import Layers
+from algosearch.compiler.passes import Placement
+from algosearch.compiler.queries import Queries
+from algosearch.compiler.read import read_graph
+from algosearch.compiler.strategies import ASK_LIBRARY, STRATEGIES, AskAsync, Strategy, StrategyName, strategy_of
+from algosearch.errors import DoesNotFit, SearcherClosed
+from algosearch.ops import BatchNormOp, canonical
+from algosearch.search.searcher import Searcher
+from tests.cancelling import cancel_at_every_suspension
+from tests.compiler.verifier import check_plan
+from tests.search.gated import GatedBackend
+
+LIGHT = Path(onnx.__file__).parent / "backend/test/data/light"
+
+
+@asynccontextmanager
+async def compiling(
+    name: StrategyName, trace: list[TraceEvent] | None = None, *, script: Script | None = None, store: str = "memory:"
+) -> AsyncIterator[tuple[Searcher, Strategy, Queries, HandleProbe]]:
+    """A searcher on simulated devices, and a strategy that asks it."""
+    backend = SimulatedBackend(script or Script(), trace=trace)
+    queries = Queries()
+    probe = HandleProbe(backend, backend.devices()[0])
+    async with probe, open_searcher(store=store, backends=[backend]) as searcher:
+        yield searcher, strategy_of(name, searcher, queries, probe), queries, probe
+
+
+async def compiled_by(
+    name: StrategyName, graph: Graph, pipeline: Pipeline, trace: list[TraceEvent] | None = None
+) -> tuple[Compiled, Queries, HandleProbe]:
+    async with compiling(name, trace) as (_, strategy, queries, probe):
+        return await compile_graph(graph, strategy, queries, pipeline=pipeline), queries, probe
+
+
+def a_block() -> Graph:
+    """Two convolutions, their norms and rectifiers, and a sum."""
+    net = Layers("block", data_type="float32", layout="channels_first")
+    x = net.conv_norm("first", net.enter("input", (4, 8, 12, 12)), 8, 3)
+    y = net.conv_norm("second", x, 8, 3, relu=False)
+    return net.finish(net.relu("out", net.add("sum", y, x)))
+
+
+def listings_of(trace: list[TraceEvent]) -> Counter[str]:
+    return Counter(event.problem for event in trace if event.call == "enumerate")
+
+
+@pytest.mark.parametrize("name", list(WORKLOADS))
+async def test_every_workload_compiles_to_a_sound_plan_near_the_bound(name: str) -> None:
+    graph, _ = read_graph(name, ReadOptions(batch=2))
+    compiled, queries, _ = await compiled_by("async", graph, Pipeline(placement=Placement(nodes=2, devices_per_node=8)))
+    check_plan(compiled.plan.encoded())
+    assert compiled.plan.arena_bytes <= 1.1 * compiled.plan.lower_bound_bytes
+    assert len(compiled.plan.devices) == 16
+    assert compiled.tasks == 16 * len(compiled.plan.tasks)
+    searched = [task for task in compiled.plan.tasks if task.kind in ("conv", "batch_norm")]
+    assert all(task.algorithm is not None for task in searched)
+    assert queries.count >= 16 * len(searched)
+
+
+@pytest.mark.parametrize("path", sorted(LIGHT.glob("*.onnx")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("training", [False, True])
+async def test_the_nine_real_graphs_compile(path: Path, training: bool) -> None:
+    graph, model = read_graph(path)
+    assert Counter(graph.ops) == Counter(node.op for node in model.nodes)
+    compiled, _, _ = await compiled_by("async", graph, Pipeline(training=training))
+    check_plan(compiled.plan.encoded())
+    directions = Counter(task.kind for task in compiled.plan.tasks if task.algorithm is not None)
+    assert sum(directions.values()) == len(model.nodes) if not training else sum(directions.values()) > len(model.nodes)
+    assert any(task.kind == "update" for task in compiled.plan.tasks) is training
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+async def test_all_four_ways_search_each_convolution_once_and_agree(name: StrategyName) -> None:
+    trace: list[TraceEvent] = []
+    compiled, queries, probe = await compiled_by(
+        name, a_block(), Pipeline(placement=Placement(devices_per_node=4)), trace
+    )
+    check_plan(compiled.plan.encoded())
+    kinds = Counter(line.kind for line in queries.statistics())
+    assert (
+        kinds["conv"] >= 3
+    )  # the two forward ones are one problem, and so are their gradients; naive asks earlier too
+    assert (probe.handles > 0) is (name in ASK_LIBRARY)
+    reference, _, _ = await compiled_by("async", a_block(), Pipeline(placement=Placement(devices_per_node=4)))
+    convolutions = [task.algorithm for task in compiled.plan.tasks if task.kind == "conv"]
+    assert convolutions == [task.algorithm for task in reference.plan.tasks if task.kind == "conv"]
+
+
+async def test_what_each_way_asks_is_what_the_complaint_counted() -> None:
+    counts: dict[str, tuple[int, int]] = {}
+    for name in STRATEGIES:
+        _, queries, probe = await compiled_by(name, a_block(), Pipeline(placement=Placement(devices_per_node=4)))
+        counts[name] = queries.count, probe.handles
+    assert counts["naive"][0] > counts["fixed"][0]  # the passes' own queries
+    assert counts["naive"][1] > counts["fixed"][1] > 0  # a handle for each query of a batch norm
+    assert counts["cached"] == (counts["fixed"][0], 0)
+    assert counts["async"][1] == 0
+
+
+async def test_no_pass_asks_a_device_and_each_wait_names_its_stage() -> None:
+    _, queries, _ = await compiled_by("async", a_block(), Pipeline())
+    assert {wait.stage for wait in queries.waits} == {"reserve", "task graph", "memory plan"}
+    assert queries.seconds.get("passes") is None
+    assert {wait.awaited for wait in queries.waits if wait.stage == "reserve"} == {"reserve"}
+    assert {wait.awaited for wait in queries.waits if wait.stage == "task graph"} == {"workspace"}
+    assert {wait.awaited for wait in queries.waits if wait.stage == "memory plan"} == {"choice"}
+
+
+async def test_the_naive_way_waits_in_the_passes() -> None:
+    _, queries, _ = await compiled_by("naive", a_block(), Pipeline())
+    assert {wait.stage for wait in queries.waits} == {"passes", "reserve", "task graph", "memory plan"}
+
+
+async def test_an_op_that_a_pass_replaces_before_its_search_began_is_never_searched() -> None:
+    """The device is held at its door until all passes are done, so that no search has begun before."""
+    trace: list[TraceEvent] = []
+    inner = SimulatedBackend(Script(), trace=trace)
+    backend = GatedBackend(inner)
+    backend.gates["open"].close()
+    graph = a_block()
+    queries = Queries()
+    async with open_searcher(store="memory:", backends=[backend]) as searcher:
+        strategy = AskAsync(searcher, queries)
+        passed = strategy.passed
+        left = len(Pipeline().passes) + 1
+
+        async def opening_after_the_last(askers: dict) -> None:  # type: ignore[type-arg]
+            nonlocal left
+            await passed(askers)
+            left -= 1
+            if not left:
+                backend.gates["open"].open()
+
+        strategy.passed = opening_after_the_last  # type: ignore[method-assign,assignment]
+        compiled = await compile_graph(graph, strategy, queries, pipeline=Pipeline())
+    assert strategy.withdrawn > 0
+    planned = [task for task in compiled.plan.tasks if task.algorithm is not None]
+    assert planned
+    final = {line.problem for line in queries.statistics()}
+    assert len(listings_of(trace)) == len(final)
+    replaced = {problem_digest(canonical(op)) for op in graph.ops}
+    assert replaced.isdisjoint(listings_of(trace))
+
+
+async def test_trials_are_the_same_for_one_device_and_a_thousand() -> None:
+    counts = []
+    for placement in (Placement(), Placement(nodes=128, devices_per_node=8)):
+        # All else equal: with one device no gradient is reduced, but reductions are not searched.
+        trace: list[TraceEvent] = []
+        await compiled_by("cached", a_block(), Pipeline(placement=placement), trace)
+        counts.append((searches(trace), Counter(event.call for event in trace)["enumerate"]))
+    assert counts[0] == counts[1]
+
+
+def workspace_script(graph: Graph, *sizes: int) -> Script:
+    """Each op of a graph may take more workspace to be faster, one candidate a size."""
+    return Script(
+        problems=tuple(
+            ProblemScript(
+                op=op,
+                candidates=tuple(
+                    CandidateScript(
+                        algorithm=f"simulated/t:ws{size}", time_us=100.0 * (len(sizes) - place), workspace_bytes=size
+                    )
+                    for place, size in enumerate(sizes)
+                ),
+            )
+            for op in dict.fromkeys(map(canonical, graph.ops))
+        )
+    )
+
+
+async def memory_plan(memory_bytes: int | None, *sizes: int) -> Compiled:
+    graph = a_block()
+    pipeline = Pipeline(training=False, half=False, channels_last=False)
+    async with compiling("async", script=workspace_script(graph, *sizes)) as (_, strategy, queries, _):
+        return await compile_graph(graph, strategy, queries, pipeline=pipeline, memory_bytes=memory_bytes)
+
+
+async def test_a_budget_lowers_workspaces_until_the_arena_fits_and_says_what_that_costs() -> None:
+    sizes = (0, 1 << 16, 1 << 20, 1 << 24)
+    free = await memory_plan(None, *sizes)
+    assert free.plan.workspace_limit_bytes is None
+    assert free.plan.slower == 0.0
+    assert free.plan.arena_bytes > 1 << 24
+    for budget, limit in ((1 << 24, 1 << 20), (1 << 20, 1 << 16), (150_000, 1 << 16), (100_000, 0)):
+        held = (await memory_plan(budget, *sizes)).plan
+        check_plan(held.encoded())
+        assert held.arena_bytes <= budget
+        assert held.workspace_limit_bytes == limit
+        assert held.unlimited_arena_bytes == free.plan.arena_bytes
+        assert held.slower > 0.5
+        assert max(task.workspace_bytes for task in held.tasks) <= limit
+
+
+async def test_a_task_that_cannot_do_without_keeps_the_least_that_it_can_do_with() -> None:
+    held = (await memory_plan(1 << 20, 1 << 18, 1 << 24)).plan
+    assert {task.workspace_bytes for task in held.tasks if task.algorithm is not None} == {1 << 18}
+
+
+async def test_what_cannot_fit_names_what_fills_the_arena() -> None:
+    with pytest.raises(DoesNotFit) as caught:
+        await memory_plan(10_000, 1 << 18, 1 << 20)
+    error = caught.value
+    assert error.memory_bytes == 10_000
+    assert error.needed_bytes > 1 << 18
+    assert ("workspace of " + error.filling[0][0], 1 << 18) in error.filling
+    assert "give more memory or a smaller batch" in str(error)
+
+
+async def test_two_compiles_from_one_store_give_the_same_bytes(tmp_path: Path) -> None:
+    plans = []
+    for _ in range(2):
+        script = Script(generated=Generated(noise=0.01))
+        async with compiling("async", script=script, store=str(tmp_path / "store")) as (searcher, strategy, queries, _):
+            compiled = await compile_graph(a_block(), strategy, queries, pipeline=Pipeline())
+            plans.append(compiled.plan.encoded())
+            engine = searcher.statistics().engine
+    assert plans[0] == plans[1]
+    assert engine.searched == 0
+
+
+async def test_a_batch_norm_of_training_is_known_to_be_uncached_where_it_is() -> None:
+    _, queries, _ = await compiled_by("fixed", a_block(), Pipeline(placement=Placement(nodes=4, devices_per_node=8)))
+    for line in queries.statistics():
+        assert line.queries > 1
+        if line.kind == "conv":
+            assert line.cached
+
+
+async def test_cancelled_at_every_await_a_compile_leaves_nothing_behind() -> None:
+    async def scenario() -> None:
+        async with compiling("async") as (_, strategy, queries, _):
+            await compile_graph(a_block(), strategy, queries, pipeline=Pipeline())
+
+    async def check(was_cancelled: bool) -> None:
+        for thread in threading.enumerate():
+            if thread.name.startswith("algosearch"):
+                thread.join(5.0)  # closing goes on unattended where it was cancelled
+                assert not thread.is_alive(), thread.name
+
+    assert await cancel_at_every_suspension(scenario, check) > 3
+
+
+async def test_a_searcher_that_closes_ends_the_compile() -> None:
+    async with compiling("async") as (searcher, strategy, queries, _):
+        searcher.close()
+        with pytest.raises(SearcherClosed):
+            await compile_graph(a_block(), strategy, queries, pipeline=Pipeline())
+
+
+async def test_progress_is_told_stage_by_stage() -> None:
+    shown: list[tuple[str, int, int]] = []
+    async with compiling("async") as (_, strategy, queries, _):
+        await compile_graph(
+            a_block(), strategy, queries, pipeline=Pipeline(), show=lambda *moment: shown.append(moment)
+        )
+    stages = list(dict.fromkeys(stage for stage, _, _ in shown))
+    assert stages[0] == "pass: read"
+    assert stages[-2:] == ["task graph", "memory plan"]
+    assert all(done < of for _, done, of in shown)
+
+
+def test_fused_batch_norms_are_asked_with_their_fusion() -> None:
+    graph = a_block()
+    for _, make in Pipeline().passes:
+        graph = make(graph, GraphBuilder(graph.name))
+    fusions = {(op.phase, op.fusion) for op in graph.ops if isinstance(op, BatchNormOp)}
+    assert fusions == {
+        (phase, fusion) for phase in ("training_forward", "backward") for fusion in ("activation", "add_activation")
+    }
