@@ -14,6 +14,7 @@ from algosearch.cli.terminal import Terminal
 from algosearch.errors import (
     AlgosearchError,
     DeviceUnavailable,
+    DoesNotFit,
     InvalidSetting,
     InvalidValue,
     ModelError,
@@ -42,6 +43,7 @@ BROKEN_PIPE: Final = 141
 """Whoever read stdout has left: what the shell says of a process that SIGPIPE ended. What was found is kept."""
 
 _REFUSALS: Final = (
+    DoesNotFit,
     InvalidValue,
     InvalidSetting,
     ModelError,

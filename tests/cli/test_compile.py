@@ -1,0 +1,134 @@
+"""`algosearch compile`: its options, its object, its files, its ends."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from algosearch.backends import discover
+from algosearch.backends.simulated import Fault, Generated, ProblemScript, Script, SimulatedBackend
+from algosearch.compiler.read import read_graph
+from algosearch.compiler.strategies import STRATEGIES
+from algosearch.ops import canonical
+from tests.cli.helpers import invoke, run, started, the_object, tiny_op, write_ops
+from tests.compiler.verifier import check_plan
+
+
+@pytest.fixture(autouse=True)
+def _simulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(discover, "default_backends", lambda: (SimulatedBackend(Script(generated=Generated())),))
+
+
+def test_the_object_has_the_plan_and_where_the_time_went(tmp_path: Path) -> None:
+    store, file = tmp_path / "store", tmp_path / "plan.json"
+    args = ["compile", "vit_b16", "--nodes", "2", "--devices-per-node", "8", "--store", store, "--plan", file, "--json"]
+    result = invoke(*args)
+    assert result.exit_code == 0, result.stderr
+    report = the_object(result.stdout)
+    assert (report["strategy"], report["devices"]) == ("async", 16)
+    assert [stage["stage"] for stage in report["stages"]] == ["passes", "reserve", "task graph", "memory plan"]
+    assert report["stages"][0]["waited_s"] == 0
+    assert report["tasks"] == 16 * len(report["plan"]["tasks"])
+    assert (report["searched"], report["distinct"]) == (2, 2)
+    assert len(report["waits"]) <= 10
+    assert msgspec.json.decode(file.read_bytes()) == report["plan"]
+    check_plan(file.read_bytes())
+    assert "longest waits" in result.stderr
+
+    again = the_object(invoke(*args).stdout)
+    assert (again["searched"], again["store_hits"]) == (0, 2)
+    assert again["plan"] == report["plan"]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_every_strategy_says_what_it_asked(strategy: str, tmp_path: Path) -> None:
+    result = invoke(
+        "compile", "vit_b16", "--strategy", strategy, "--store", tmp_path / "store", "--devices-per-node", "4"
+    )
+    assert result.exit_code == 0, result.stderr
+    assert f"vit_b16, {strategy}, 4 devices" in result.stdout
+    assert f"queries about {4 if strategy == 'naive' else 2} problems" in result.stdout  # naive asks in passes too
+
+
+def test_a_trace_has_passes_waits_and_flights(tmp_path: Path) -> None:
+    file = tmp_path / "trace.json"
+    result = invoke("compile", "vit_b16", "--store", tmp_path / "store", "--trace", file)
+    assert result.exit_code == 0, result.stderr
+    events = msgspec.json.decode(file.read_bytes())["traceEvents"]
+    named = {event["args"]["name"] for event in events if event["ph"] == "M"}
+    assert named == {"compiler", "waits", "flights"}
+    spans = [event for event in events if event["ph"] == "X"]
+    assert {"read", "gradients", "placement"} <= {event["name"] for event in spans if event["cat"] == "pass"}
+    assert {"choice", "workspace"} == {event["name"] for event in spans if event["cat"] == "wait"}
+    assert {"racing", "committing"} <= {event["name"] for event in spans if event["cat"] == "flight"}
+    assert all(event["dur"] >= 0 for event in spans)
+
+
+def test_what_does_not_fit_is_one_line_and_a_refusal(tmp_path: Path) -> None:
+    result = invoke("compile", "vit_b16", "--store", tmp_path / "store", "--memory", "1000")
+    assert result.exit_code == 2
+    (line,) = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
+    assert "vit_b16 does not fit into 1000 bytes" in line
+    assert "give more memory or a smaller batch" in line
+
+
+def test_a_budget_that_fits_says_what_it_costs(tmp_path: Path) -> None:
+    args = ["compile", "resnet50", "--batch", "8", "--store", tmp_path / "store", "--json"]
+    free = the_object(invoke(*args).stdout)["plan"]
+    held = the_object(invoke(*args, "--memory", str(free["arena_bytes"] - 1)).stdout)["plan"]
+    assert held["arena_bytes"] < free["arena_bytes"] == held["unlimited_arena_bytes"]
+    assert held["workspace_limit_bytes"] is not None
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["resnet50", "--strategy", "lazy"], "must be one of naive, fixed, cached, async"),
+        (["resnet50", "--memory", "0"], "--memory = 0: must be at least 1"),
+        (["resnet50", "--batch", "0"], "--batch = 0: must be at least 1"),
+        (["resnet50", "--nodes", "0"], "nodes = 0: must be at least 1"),
+        (["resnet51"], "no such file, nor a built-in workload"),
+        (["resnet50", "--device", "tpu"], "unknown device 'tpu'"),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_one_line(args: list[str], said: str) -> None:
+    result = invoke("compile", *args)
+    assert result.exit_code == 2
+    assert said in result.stderr
+    assert result.stdout == ""
+
+
+def test_ops_without_a_graph_cannot_be_compiled(tmp_path: Path) -> None:
+    ops = write_ops(tmp_path / "ops.jsonl", [tiny_op()])
+    result = invoke("compile", ops)
+    assert result.exit_code == 2
+    assert "holds ops and no graph" in result.stderr
+
+
+def test_ctrl_c_keeps_what_was_found(tmp_path: Path) -> None:
+    graph, _ = read_graph("vit_b16")
+    (op,) = {canonical(op) for op in graph.ops}
+    hanging = ProblemScript(op=op, faults=(Fault(at="enumerate", does="hangs"),))
+    script = tmp_path / "script.json"
+    script.write_bytes(msgspec.json.encode(Script(problems=(hanging,), generated=Generated(), hang_s=40.0)))
+    args = [script, "compile", "vit_b16", "--inference", "--single", "--channels-first", "--store", tmp_path / "store"]
+    with started(*args, module="tests.cli.simulated_main") as process:
+        assert process.stderr is not None
+        while "task graph" not in process.stderr.readline():
+            assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        _, stderr = process.communicate(timeout=20)
+    assert process.returncode == 130, stderr
+    assert "interrupted: what was found is kept" in stderr
+    assert "Traceback" not in stderr
+
+
+def test_the_cpu_compiles_a_small_network_in_a_process_of_its_own(tmp_path: Path) -> None:
+    done = run("compile", "vit_b16", "--device", "cpu", "--single", "--store", tmp_path / "store", "--json")
+    assert done.returncode == 0, done.stderr
+    report = the_object(done.stdout)
+    assert report["searched"] == 2
+    assert all(task["algorithm"].startswith("cpu/") for task in report["plan"]["tasks"] if task["kind"] == "conv")
