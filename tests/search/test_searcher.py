@@ -395,9 +395,14 @@ async def test_like_devices_share_and_unlike_ones_do_not() -> None:
 
 async def test_eight_devices_of_a_kind_all_work() -> None:
     trace: list[TraceEvent] = []
-    backend = SimulatedBackend(devices=8, trace=trace, pace="real", scale=0.1)
+    backend = GatedBackend(SimulatedBackend(devices=8, trace=trace))
     async with open_searcher(store="memory:", backends=[backend]) as searcher:
-        await searcher.select_many(some_ops(64))
+        backend.gates["launch"].close()
+        asking = asyncio.create_task(searcher.select_many(some_ops(64)))
+        while [event.call for event in trace].count("open") < 8:  # each as long as there is work for it
+            await asyncio.sleep(0.002)
+        backend.gates["launch"].open()
+        await asking
     assert searches(trace) == 64
     assert len({event.device for event in trace if event.call == "launch"}) == 8
 
