@@ -1,6 +1,6 @@
 """`Trials`: the trials of one search, kept as columns and spelled out when somebody looks at one.
 
-A process that reads a thousand records looks at a few numbers of each. As forty structs a record takes 21 kB and 25 µs
+A process that reads a thousand records looks at a few numbers of each. As forty structs a record takes 21 kB and 21 µs
 to read, and much of that is touching memory for the first time; as columns it is 3 kB, and they are those of the wire
 format (`docs/cache-format.md`), so that reading is little more than checking.
 
