@@ -1,8 +1,8 @@
 """`Trials`: the trials of one search, kept as columns and spelled out when somebody looks at one.
 
-A process that reads a thousand records looks at a few numbers of each. As forty structs a record takes 14 kB and 16 µs,
-and half of what it costs a fresh process is the memory that it touches for the first time; as columns it is 3 kB, and
-the columns are those of the wire format (`docs/cache-format.md`), so that reading is little more than checking.
+A process that reads a thousand records looks at a few numbers of each. As forty structs a record takes 21 kB and 21 µs
+to read, and much of that is touching memory for the first time; as columns it is 3 kB, and they are those of the wire
+format (`docs/cache-format.md`), so that reading is little more than checking.
 
 Rejected: columns of Python numbers (three times the memory of packed ones), and keeping the undecoded bytes (each pick
 would decode them again). `docs/decisions/0008-columns.md` has the figures.

@@ -124,7 +124,7 @@ def _check(trials: Trials) -> None:
         if not all(build_us == NOTHING or _is_duration(build_us) for build_us in builds):
             raise UndecodableRecord("a build out of range")
     if not trials.times[7::8].translate(_TIMES).isascii() or 0 in trials.stages:
-        _check_times(trials, places)
+        _check_times(trials, frozenset(places))
 
 
 def _check_names(trials: Trials) -> None:
@@ -136,7 +136,7 @@ def _check_names(trials: Trials) -> None:
     if len(set(names)) != len(names):
         raise UndecodableRecord("an algorithm with two trials in one search")
     force_setattr(trials, "algorithms", names)
-    ordinary = _ranks_of(len(names))
+    ordinary = _first_ranks(len(names))
     if trials.ranks == ordinary:
         force_setattr(trials, "ranks", ordinary)
     else:
@@ -147,7 +147,7 @@ def _check_names(trials: Trials) -> None:
     force_setattr(trials, "timings", _shared_words(trials.timings))
 
 
-def _check_times(trials: Trials, failed: list[int]) -> None:
+def _check_times(trials: Trials, failed: frozenset[int]) -> None:
     """A time for whoever ran to the end, and for nobody else."""
     for place, (time_us, stage) in enumerate(zip(trials.times_us, trials.stages, strict=True)):
         if not 0.0 < time_us < MOST_US and time_us != NOTHING:
@@ -159,7 +159,7 @@ def _check_times(trials: Trials, failed: list[int]) -> None:
 
 def _are_below(count: int, places: bytes | tuple[int, ...]) -> bool:
     if isinstance(places, bytes):
-        return places.translate(_told_below(count)).isascii()
+        return places.translate(_told_below(min(count, 256))).isascii()
     return max(places, default=-1) < count
 
 
@@ -172,10 +172,13 @@ def _is_duration(number: float) -> bool:
     return 0.0 <= number < MOST_US
 
 
+_FIRST_RANKS: Final = tuple(range(4096))
+
+
 @lru_cache(maxsize=256)
-def _ranks_of(count: int) -> tuple[int, ...]:
-    """Those of a search, one object for all of a length."""
-    return tuple(range(count))
+def _first_ranks(count: int) -> tuple[int, ...]:
+    """The ranks of so many trials, one object for all searches that have as many."""
+    return _FIRST_RANKS[:count]
 
 
 @lru_cache(maxsize=512)

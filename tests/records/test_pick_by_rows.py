@@ -107,7 +107,7 @@ def near_ties(draw: st.DrawFn) -> Search:
     return Search(mode="race", complete=draw(st.integers(0, 5)) < 5, trials=Trials.of(rows), provenance=ORIGIN)
 
 
-@settings(max_examples=600)
+@settings(max_examples=400)
 @given(st.one_of(near_ties(), searches()), st.one_of(st.just(Policy()), policies()), records(max_size=0))
 def test_columns_and_rows_agree(search: Search, policy: Policy, some: Record) -> None:
     record = Record(key=some.key, searches=(search,))

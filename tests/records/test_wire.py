@@ -364,6 +364,18 @@ def test_too_long_is_not_looked_at() -> None:
         assert refused(beyond) == f"a record of {LONGEST_BYTES + 1} bytes is longer than any can be"
 
 
+def test_many_trials_take_no_more_than_their_share() -> None:
+    """Of a record as long as may be: no pass over its trials is one for each of them."""
+    dead = [
+        Trial(algorithm=f"b/s:e{n}", rank=n, workspace_bytes=0, stage="screened", failure=Failure("crashed", ""))
+        for n in range(40_000)
+    ]
+    record = replace(RECORD, searches=(replace(RECORD.searches[0], trials=Trials.of(dead)),))
+    raw = encode(record)
+    assert len(raw) > LONGEST_BYTES / 2
+    assert decode(raw) == record
+
+
 def test_numbers_are_read_where_floats_are_meant() -> None:
     """An encoder may write 12.0 as 12."""
     assert decode(changed(*PROVENANCE, 2, to=12)).searches[0].provenance.seconds == 12.0
