@@ -24,7 +24,19 @@ def _simulated(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_object_has_the_plan_and_where_the_time_went(tmp_path: Path) -> None:
     store, file = tmp_path / "store", tmp_path / "plan.json"
-    args = ["compile", "vit_b16", "--nodes", "2", "--devices-per-node", "8", "--store", store, "--plan", file, "--json"]
+    args: list[str | Path] = [
+        "compile",
+        "vit_b16",
+        "--nodes",
+        "2",
+        "--devices-per-node",
+        "8",
+        "--store",
+        store,
+        "--plan",
+        file,
+        "--json",
+    ]
     result = invoke(*args)
     assert result.exit_code == 0, result.stderr
     report = the_object(result.stdout)
@@ -76,7 +88,7 @@ def test_what_does_not_fit_is_one_line_and_a_refusal(tmp_path: Path) -> None:
 
 
 def test_a_budget_that_fits_says_what_it_costs(tmp_path: Path) -> None:
-    args = ["compile", "resnet50", "--batch", "8", "--store", tmp_path / "store", "--json"]
+    args: list[str | Path] = ["compile", "resnet50", "--batch", "8", "--store", tmp_path / "store", "--json"]
     free = the_object(invoke(*args).stdout)["plan"]
     held = the_object(invoke(*args, "--memory", str(free["arena_bytes"] - 1)).stdout)["plan"]
     assert held["arena_bytes"] < free["arena_bytes"] == held["unlimited_arena_bytes"]
@@ -114,7 +126,16 @@ def test_ctrl_c_keeps_what_was_found(tmp_path: Path) -> None:
     hanging = ProblemScript(op=op, faults=(Fault(at="enumerate", does="hangs"),))
     script = tmp_path / "script.json"
     script.write_bytes(msgspec.json.encode(Script(problems=(hanging,), generated=Generated(), hang_s=40.0)))
-    args = [script, "compile", "vit_b16", "--inference", "--single", "--channels-first", "--store", tmp_path / "store"]
+    args: list[str | Path] = [
+        script,
+        "compile",
+        "vit_b16",
+        "--inference",
+        "--single",
+        "--channels-first",
+        "--store",
+        tmp_path / "store",
+    ]
     with started(*args, module="tests.cli.simulated_main") as process:
         assert process.stderr is not None
         while "task graph" not in process.stderr.readline():
