@@ -7,7 +7,7 @@ from math import prod
 from typing import Final, Literal
 
 import msgspec
-from msgspec.structs import astuple, force_setattr
+from msgspec.structs import force_setattr
 
 from algosearch.errors import InvalidOp
 from algosearch.ops.types import LAYOUTS, MEMO_LIMIT, Layout, Shape, element_bytes, one_of, whole_tuple
@@ -72,24 +72,14 @@ class BatchNormOp(
 
     def __post_init__(self) -> None:
         try:
-            if _encode(
-                (
-                    self.shape,
-                    self.phase,
-                    self.fusion,
-                    self.statistics,
-                    self.layout,
-                    self.data_type,
-                    self.parameter_type,
-                )
-            ) == _VALID.get(self):  # in this order, as in `conv`
+            if _encode(self) == _VALID.get(self):  # in this order, as in `conv`
                 return
         except Exception:  # as in `conv`
             pass
         _validate(self)
         if len(_VALID) >= MEMO_LIMIT:
             _VALID.clear()
-        _VALID[self] = _encode(astuple(self))
+        _VALID[self] = _encode(self)
 
     @property
     def parameter_shape(self) -> Shape:
