@@ -104,6 +104,8 @@ class DeviceThreads:
         def call() -> Listing:
             try:
                 with self.step(Step(side="prepare", deed="list", job=number, limit_s=self.limits.list_s)):
+                    if self.closing.is_set():
+                        raise SearchStopped
                     return self.session.enumerate(op, width)
             finally:
                 self.rest("prepare")

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -179,8 +180,7 @@ class Trip:
             if isinstance(instruction, Build):
                 self._race.tell(tuple(self._build(rank) for rank in instruction.ranks))
             elif isinstance(instruction, Widen):
-                with self._threads.step(self._step("prepare", "list", self._threads.limits.list_s)) as waited_s:
-                    self._idle_s += waited_s
+                with self._doing("prepare", "list", self._threads.limits.list_s):
                     listing = self._threads.session.enumerate(self._job.op, instruction.width)
                 self._race.tell(listing)
             else:
@@ -188,8 +188,7 @@ class Trip:
 
     def _build(self, rank: int) -> Built | Failure:
         self._check_wanted()
-        with self._threads.step(self._step("prepare", "build", self._threads.limits.build_s, rank)) as waited_s:
-            self._idle_s += waited_s
+        with self._doing("prepare", "build", self._threads.limits.build_s, rank):
             built = self._threads.session.build(self._job.op, self._race.candidates[rank])
             if isinstance(built, Failure):
                 self._examine("prepare", (rank,), built)
@@ -243,8 +242,7 @@ class Trip:
             if not hungriest_first:
                 return instruction
             most = self._race.candidates[hungriest_first[0]].workspace_bytes
-            with self._threads.step(self._step("lane", "load", self._threads.limits.other_s)) as waited_s:
-                self._idle_s += waited_s
+            with self._doing("lane", "load", self._threads.limits.other_s):
                 failure = self._threads.session.load(self._job.op, most)
                 if failure is None:
                     return instruction
@@ -256,8 +254,7 @@ class Trip:
 
     def _launch(self, rank: int, limit_us: float) -> Burst | Failure:
         self._check_wanted()
-        with self._threads.step(self._step("lane", "launch", self._run_limit_s(limit_us), rank)) as waited_s:
-            self._idle_s += waited_s
+        with self._doing("lane", "launch", self._run_limit_s(limit_us), rank):
             burst = self._threads.session.launch(self._plans[rank], limit_us)
             if isinstance(burst, Failure):
                 self._examine("lane", (rank,), burst)
@@ -274,8 +271,7 @@ class Trip:
             ranks = tuple(dict.fromkeys(rank for rank, _ in each))
             usual_s = sum(self._launch_us[rank] * repeats for rank, repeats in each) * 1e-6
             limit_s = self._run_limit_s(limit_us) + _LONGER * usual_s
-            with self._threads.step(self._step("lane", "time", limit_s, *ranks)) as waited_s:
-                self._idle_s += waited_s
+            with self._doing("lane", "time", limit_s, *ranks):
                 plans = [(self._plans[rank], repeats) for rank, repeats in each]
                 timed = self._threads.session.time(plans, limit_us)
                 for (rank, _), outcome in zip(each, timed, strict=True):
@@ -285,8 +281,7 @@ class Trip:
         return tuple(outcomes)
 
     def _check(self, rank: int, against: int | None) -> Failure | None:
-        with self._threads.step(self._step("lane", "check", self._threads.limits.other_s, rank)) as waited_s:
-            self._idle_s += waited_s
+        with self._doing("lane", "check", self._threads.limits.other_s, rank):
             plan = None if against is None else self._plans[against]
             failure = self._threads.session.check(self._plans[rank], plan)
             if failure is not None:
@@ -313,6 +308,15 @@ class Trip:
     def _check_wanted(self) -> None:
         if self._stopped.is_set() or self._threads.closing.is_set():
             raise SearchStopped
+
+    @contextmanager
+    def _doing(self, side: Side, deed: Deed, limit_s: float, *ranks: int) -> Iterator[None]:
+        """Around each call of the session but those that tidy up."""
+        with self._threads.step(self._step(side, deed, limit_s, *ranks)) as waited_s:
+            self._idle_s += waited_s
+            if waited_s:
+                self._check_wanted()  # it may have waited for the end of a quiet, and be wanted no longer
+            yield
 
     def _step(self, side: Side, deed: Deed, limit_s: float, *ranks: int) -> Step:
         algorithms = tuple(self._race.candidates[rank].algorithm for rank in ranks)
