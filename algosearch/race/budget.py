@@ -85,6 +85,11 @@ class Budget:
         self._bursts += 1
         self.lose(self._rules.quiet_us / self._rules.most_discards)
 
+    @property
+    def is_restless(self) -> bool:
+        """Whether bursts are often disturbed."""
+        return self._discards > max(self._rules.restless, self._rules.disturbed_share * self._bursts)
+
     def is_patient(self, best_us: float) -> bool:
         """Whether disturbed bursts are thrown away and run again. Else they are taken as they are: the device is not
         going to be quieter."""

@@ -186,6 +186,7 @@ class Race:
                 standings.failures[rank] = impossible(outcome.time_us)
             else:
                 standings.launch_us[rank] = outcome.time_us
+                standings.saw(rank, outcome.time_us)
                 if outcome.disturbed is not None:
                     standings.disturbed_launches.add(rank)
                 standings.timing[rank] = outcome.timing
@@ -313,7 +314,14 @@ class Race:
         return self._laid_out([leader, *others[turn:], *others[:turn]], number, self._rules.burst_us)
 
     def _laid_out(self, order: Sequence[int], number: int, burst_us: float) -> Bursts:
-        return laid_out(order, self._standings.time_us, self._rules, burst_us=burst_us, odd=number % 2 == 1)
+        return laid_out(
+            order,
+            self._standings.time_us,
+            self._rules,
+            burst_us=burst_us,
+            odd=number % 2 == 1,
+            restless=self._budget.is_restless,
+        )
 
     def _everything(self) -> list[int]:
         return [

@@ -2,8 +2,8 @@
 
 There and back (A B C C B A) everybody runs at the same time on average, so that a clock that changes evenly changes no
 comparison. Two economies: who is much slower than another is in the middle and runs once, at the same time on average
-as well; and a round that would take very long goes one way, the next one the other way, which comes to the same over
-two rounds.
+as well; and a round that would take very long, or on a restless device, goes one way, the next one the other way, which
+comes to the same over two rounds.
 """
 
 from __future__ import annotations
@@ -24,7 +24,13 @@ Result = tuple[tuple[int, int], Burst | Failure]
 
 
 def laid_out(
-    order: Sequence[int], time_us: Callable[[int], float], rules: RaceRules, *, burst_us: float, odd: bool
+    order: Sequence[int],
+    time_us: Callable[[int], float],
+    rules: RaceRules,
+    *,
+    burst_us: float,
+    odd: bool,
+    restless: bool,
 ) -> Bursts:
     """A round of these ranks.
 
@@ -33,12 +39,13 @@ def laid_out(
         time_us: of one run, by rank.
         burst_us: how long a burst should be at least.
         odd: every second round; so that those that go one way go the other way.
+        restless: bursts are often disturbed. Of fewer bursts more rounds are whole.
     """
     most = rules.most_repeats
     there = [(rank, max(1, ceil(min(most, burst_us / max(time_us(rank), 1e-6))))) for rank in order]
     if len(there) == 1:
         return tuple(there)
-    if 2 * lasts_us(there, time_us) > rules.long_round_us:
+    if restless or 2 * lasts_us(there, time_us) > rules.long_round_us:
         return tuple(reversed(there)) if odd else tuple(there)
     slowest = max(there, key=lambda burst: time_us(burst[0]))
     if time_us(slowest[0]) > rules.worth_it * min(time_us(rank) for rank in order):

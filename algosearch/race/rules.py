@@ -37,7 +37,7 @@ class RaceRules(msgspec.Struct, frozen=True, kw_only=True):
     alone_budget_us: float = 50_000.0
     """Running time at most that is spent on the time of a leader whom nobody comes near, until it is precise enough to
     be final;"""
-    little_us: float = 10_000.0
+    little_us: float = 5_000.0
     """of that so much until its error is no more than `good_enough`; or"""
     alone_runs: float = 4.0
     """so many runs of it."""
@@ -59,6 +59,8 @@ class RaceRules(msgspec.Struct, frozen=True, kw_only=True):
     """So many bursts or rounds may be thrown away, or else this share of all bursts, before disturbed ones are taken
     as they are: the device is not going to be quieter. Lost time is no more than this share of all time either."""
     disturbed_share: float = 0.25
+    restless: int = 4
+    """With more bursts thrown away than this, and than `disturbed_share` of all, rounds go one way."""
     quiet_us: float = 200_000.0
     """For so long, and so many bursts, a quieter moment is waited for in any case."""
     most_lost: int = 400

@@ -10,8 +10,6 @@ from collections import Counter
 from collections.abc import Sequence
 from math import hypot
 
-import msgspec
-
 from algosearch.ops.types import LARGEST
 from algosearch.race.estimate import LONGEST_US, SHORTEST_US, TRIM, Estimate, estimates
 from algosearch.race.rules import RaceRules
@@ -37,6 +35,8 @@ class Standings:
         self.rounds: list[dict[int, float]] = []
         """The time of one run by rank, for each round that counts."""
         self.timing: dict[int, str] = {}
+        self.least_us: dict[int, float] = {}
+        """The fastest of all its bursts, those that were thrown away among them."""
         self.disturbed_launches: set[int] = set()
         self.disturbed: Counter[int] = Counter()
         """In how many of the rounds that count somebody's bursts were disturbed."""
@@ -114,15 +114,23 @@ class Standings:
         """The estimate of everybody who ran."""
         if self._estimates is None:
             found = estimates(self.rounds, self.launch_us, unsure=self.disturbed_launches)
-            self._estimates = {rank: self._doubted(rank, estimate) for rank, estimate in found.items()}
+            if not all(self._is_quiet(rank, estimate) for rank, estimate in found.items()):
+                found = {rank: self._doubted(rank, estimate) for rank, estimate in found.items()}
+            self._estimates = found
         return self._estimates
 
     def _doubted(self, rank: int, estimate: Estimate) -> Estimate:
-        """Of who was disturbed too often the error reaches down to the fastest round: the truth may be there."""
-        if self._is_quiet(rank, estimate):
-            return estimate
-        least_us = min(each[rank] for each in self.rounds if rank in each)
-        return msgspec.structs.replace(estimate, error_us=max(estimate.error_us, estimate.time_us - least_us))
+        """Where somebody was disturbed too often, levels are none: nobody is faster than its fastest burst. Of whoever
+        was, only an upper bound is known; of one that is slow, no more than its bursts differ by."""
+        time_us = max(estimate.time_us, self.least_us[rank])
+        error_us = estimate.error_us
+        if not self._is_quiet(rank, estimate):
+            error_us = max(error_us, time_us - (self.least_us[rank] if time_us >= self._rules.slow_us else 0.0))
+        return Estimate(time_us, error_us, estimate.samples)
+
+    def saw(self, rank: int, us: float) -> None:
+        """A burst of this time a run, whether it counts or not."""
+        self.least_us[rank] = min(us, self.least_us.get(rank, us))
 
     def time_us(self, rank: int) -> float:
         """The best estimate of one run."""

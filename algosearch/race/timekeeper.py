@@ -42,6 +42,7 @@ class Timekeeper:
                     standings.failures.setdefault(rank, impossible(outcome.time_us))
             else:
                 budget.spend(outcome.time_us * repeats)
+                standings.saw(rank, outcome.time_us)
                 if outcome.disturbed is not None and patient:
                     budget.lose(outcome.time_us * repeats)
                     continue

@@ -171,8 +171,8 @@ def test_a_burst_is_disturbed_by_whoever_has_the_processor() -> None:
     crowd = [threading.Thread(target=compute) for _ in range(4 * machine.cores())]
     for thread in crowd:
         thread.start()
+    watch = Watch()
     try:
-        watch = Watch()
         values = np.zeros(1 << 18)
         for _ in range(100):
             watch.begin()
@@ -185,9 +185,35 @@ def test_a_burst_is_disturbed_by_whoever_has_the_processor() -> None:
                 return
         pytest.fail("100 bursts in a crowd, and none was disturbed")
     finally:
+        watch.close()
         stop.set()
         for thread in crowd:
             thread.join()
+
+
+@pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="nobody counts here how long a thread waited")
+def test_the_watch_gives_its_files_back() -> None:
+    def open_files() -> int:
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    before = open_files()
+    backend = CpuBackend()
+    session = backend.open(backend.devices()[0])
+    op = canonical(CONV)
+    built = session.build(op, session.enumerate(op, None).candidates[0])
+    assert not isinstance(built, Failure)
+    session.load(op, session.enumerate(op, None).candidates[0].workspace_bytes)
+    held = []
+    for _ in range(3):
+        thread = threading.Thread(target=threading.Event().wait, args=(0.0,))  # threads come and go meanwhile
+        thread.start()
+        session.launch(built.plan, None)
+        thread.join()
+        session.launch(built.plan, None)
+        held.append(open_files())
+    assert held[0] == held[2] > before
+    session.close()
+    assert open_files() == before
 
 
 def test_a_layer_of_resnet_takes_no_second() -> None:

@@ -155,6 +155,7 @@ class CpuSession:
         """As the contract says."""
         self._loaded = None
         self._plans.clear()
+        self._watch.close()
 
     # -- what they have in common ------------------------------------------------------------------------------------
 
