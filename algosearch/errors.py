@@ -308,7 +308,7 @@ class DoesNotFit(AlgosearchError, ValueError):
         held = ", ".join(f"{name} ({size} bytes)" for name, size in alive)
         return (
             f"{self.graph} does not fit into {self.memory_bytes} bytes: with the least workspace it needs "
-            f"{self.needed_bytes}, most of all at {worst}, where there live {held}; give more memory or a smaller batch"
+            f"{self.needed_bytes}, most at {worst}: {held}; give more memory or a smaller batch"
         )
 
 

@@ -16,6 +16,8 @@ from algosearch.errors import (
     AlreadyEntered,
     DeadlineExpired,
     DeviceUnavailable,
+    DoesNotFit,
+    InvalidGraph,
     InvalidOp,
     InvalidPolicy,
     InvalidSetting,
@@ -38,6 +40,10 @@ from algosearch.errors import (
 from algosearch.records import InvalidAlgorithm, InvalidEnvironment
 
 # Each error that can be raised, with its whole text: what was asked, what is wrong, and what can be done about it.
+_FULL: Final = (
+    "g does not fit into 1 bytes: with the least workspace it needs 3, most at conv1: x (2 bytes); "
+    "give more memory or a smaller batch"
+)
 TEXTS: Final[list[tuple[AlgosearchError, str]]] = [
     (
         InvalidOp("stride", (0, 1), "must be from 1 to 2**63 - 1"),
@@ -108,6 +114,11 @@ TEXTS: Final[list[tuple[AlgosearchError, str]]] = [
     (
         UnknownDimension("m.onnx", ["batch", "n"], ["--batch N", "--dim n=N"]),
         "m.onnx: unknown dimension batch, n; set it with --batch N --dim n=N",
+    ),
+    (InvalidGraph("g", "conv1", "two nodes have this name"), "g, at conv1: two nodes have this name"),
+    (
+        DoesNotFit("g", 1, 3, [("conv1", 0), ("x", 2)]),
+        _FULL,
     ),
 ]
 ABSTRACT: Final = {AlgosearchError, InvalidValue, ModelError}
