@@ -42,8 +42,9 @@ class Milestone(Generic[T]):
         self._happened = False
         self._value: T | None = None
         self._error: AlgosearchError | None = None
-        self._callbacks: dict[asyncio.AbstractEventLoop, dict[Callback, None]] = {}
-        self._blocked: list[threading.Event] = []
+        # Made when somebody waits: most happen before that, and what is not made, the garbage collector need not visit.
+        self._callbacks: dict[Callback, asyncio.AbstractEventLoop] | None = None
+        self._blocked: list[threading.Event] | None = None
         self.waiting = 0
         """How many wait now, over all loops and threads. A plain number: the queue of a device compares thousands."""
 
@@ -92,7 +93,7 @@ class Milestone(Generic[T]):
             try:
                 await gate
             finally:
-                self.forget(loop, callback)
+                self.forget(callback)
         return self.result()
 
     def wait_blocking(self, timeout_s: float | None = None) -> bool:
@@ -103,13 +104,15 @@ class Milestone(Generic[T]):
         with self._lock:
             if self._happened:
                 return True
+            if self._blocked is None:
+                self._blocked = []
             self._blocked.append(event)
             self.waiting += 1
         try:
             event.wait(None if timeout_s is None else min(timeout_s, threading.TIMEOUT_MAX))
         finally:
             with self._lock:
-                if event in self._blocked:
+                if self._blocked is not None and event in self._blocked:
                     self._blocked.remove(event)
                     self.waiting -= 1
         return self._happened
@@ -121,22 +124,20 @@ class Milestone(Generic[T]):
         """
         with self._lock:
             if not self._happened:
-                self._callbacks.setdefault(loop, {})[callback] = None
+                if self._callbacks is None:
+                    self._callbacks = {}
+                self._callbacks[callback] = loop
                 self.waiting += 1
                 return
         loop.call_soon_threadsafe(callback)
 
-    def forget(self, loop: asyncio.AbstractEventLoop, callback: Callback) -> None:
+    def forget(self, callback: Callback) -> None:
         """Take a callback back. Harmless if it was called or taken back already."""
         if self._happened:
             return
         with self._lock:
-            callbacks = self._callbacks.get(loop, {})
-            if callback in callbacks:
-                del callbacks[callback]
+            if self._callbacks is not None and self._callbacks.pop(callback, None) is not None:
                 self.waiting -= 1
-                if not callbacks:
-                    del self._callbacks[loop]
 
     def _happen(self, value: T | None, error: AlgosearchError | None) -> bool:
         with self._lock:
@@ -144,13 +145,18 @@ class Milestone(Generic[T]):
                 return False
             self._value, self._error = value, error
             self._happened = True
-            callbacks, self._callbacks = self._callbacks, {}
-            blocked, self._blocked = self._blocked, []
+            callbacks, self._callbacks = self._callbacks, None
+            blocked, self._blocked = self._blocked, None
             self.waiting = 0
-        for event in blocked:
+        for event in blocked or ():
             event.set()
+        if callbacks is None:
+            return True
         wakeups: _Wakeups | None = getattr(_GATHERED, "wakeups", None)
-        for loop, waiting in callbacks.items():
+        by_loop: dict[asyncio.AbstractEventLoop, list[Callback]] = {}
+        for callback, loop in callbacks.items():
+            by_loop.setdefault(loop, []).append(callback)
+        for loop, waiting in by_loop.items():
             if wakeups is None:
                 _wake(loop, tuple(waiting))
             else:
@@ -234,7 +240,7 @@ async def wait_for_all(milestones: list[Milestone[T]]) -> None:
         await gate
     finally:
         for milestone in ahead:
-            milestone.forget(loop, one_less)
+            milestone.forget(one_less)
 
 
 async def happens_within(milestone: Milestone[T], timeout_s: float) -> bool:
