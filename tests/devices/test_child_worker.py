@@ -79,6 +79,23 @@ class TestHangsAndCrashes:
         async with opened(SimulatedBackend(script), "process", SHORT) as worker:
             assert kinds(await search(worker)) == {"bad": "timed_out", "good": None}
 
+    async def test_what_one_child_has_seen_of_the_device_the_next_one_knows(self) -> None:
+        """Else the first run of all after a crash, if it hangs, would take a minute instead of a second."""
+        bad = {1: Fault(at="launch", does="killed"), 2: Fault(at="launch", does="hangs")}
+        problems = tuple(
+            ProblemScript(op=some_op(n), candidates=(candidate("bad", 10.0, fault), candidate("good", 50.0)))
+            for n, fault in bad.items()
+        )
+        rules = WorkerRules(limits=Limits(run_s=0.5))
+        async with opened(SimulatedBackend(Script(problems=problems)), "process", rules) as worker:
+            await search(worker)
+            assert kinds(await search(worker, some_op(1))) == {"bad": "crashed", "good": None}
+            found = await search(worker, some_op(2))
+        assert kinds(found) == {"bad": "timed_out", "good": None}
+        failure = by_name(found)["bad"].failure
+        assert failure is not None
+        assert float(dict(failure.circumstances)["limit_s"]) < 60
+
     async def test_what_is_merely_slow_is_a_sample(self) -> None:
         """A run of 0.2 s after one of 1 ms: that is two hundred times the best, and no reason to kill."""
         script = script_of(candidate("fast", 1_000.0), candidate("slow", 200_000.0))
