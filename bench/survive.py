@@ -2,14 +2,15 @@
 does the trouble cost?
 
 One simulated device in a child process. In some keys a candidate hangs, kills its process, or leaves the device
-unusable; in others it finds no memory, gives wrong results or is not supported. In half of those it is the fastest one;
-in a quarter of the last kind, all are not supported, and `NoAlgorithm` is the right answer. Every run has 3 % noise, and
-the clock comes from 60 % to full speed whenever the device has rested.
+unusable; in others it finds no memory, gives wrong results or is not supported. In half of those it is the fastest
+one; in a quarter of the last kind, all are not supported, and `NoAlgorithm` is the right answer. Every run has 3 %
+noise, and the clock comes from 60 % to full speed whenever the device has rested.
 
-The device's time is slept for. Two processes, one after the other: the same keys without faults, and with them. An answer
-is right if its algorithm's true time is within 1 % of the best candidate that works. `near` are those beyond that within
-3 %, `wrong` is everything else. Orphans are processes that are left when a run has ended, found by a variable in their
-environment; `leaked` says what the parent, and the device's trace, has more of after closing than before opening.
+The device's time is slept for. Two processes, one after the other: the same keys without faults, and with them. An
+answer is right if its algorithm's true time is within 1 % of the best candidate that works. `near` are those beyond
+that within 3 %, `wrong` is everything else. Orphans are processes that are left when a run has ended, found by a
+variable in their environment; `leaked` is what the parent, or the device's last session, has more of after closing than
+before opening.
 
     python bench/survive.py --json bench/results/survive.json
 """
