@@ -64,6 +64,7 @@ class TestHangsAndCrashes:
 
     @pytest.mark.parametrize("at", ["build", "launch", "check"])
     async def test_what_hangs_is_killed(self, at: Any) -> None:
+        """F14."""
         script = script_of(candidate("good", 50.0), candidate("bad", 10.0, Fault(at=at, does="hangs")))
         async with opened(SimulatedBackend(script), "process", SHORT) as worker:
             first = pid_of(worker)
@@ -176,6 +177,7 @@ class TestHangsAndCrashes:
     @pytest.mark.parametrize("at", ["enumerate", "load"])
     @pytest.mark.parametrize("does", ["hangs", "killed"])
     async def test_a_key_that_brings_it_down_with_nobody_to_blame_fails(self, at: Any, does: Any) -> None:
+        """F14."""
         problem = ProblemScript(op=OP, candidates=(candidate("a", 9.0),), faults=(Fault(at=at, does=does),))
         async with opened(SimulatedBackend(Script(problems=(problem,))), "process", SHORT) as worker:
             with pytest.raises(SearchFailed, match="brings simulated:0 down"):

@@ -51,6 +51,7 @@ class _Touch:
 
 
 async def test_a_planted_pickle_is_never_loaded(home: DirectoryHome, tmp_path: Path) -> None:
+    """C13, CVE-2025-69872."""
     await filled(home)
     mark = tmp_path / "executed"
     payload = pickle.dumps(_Touch(mark))

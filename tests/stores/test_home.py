@@ -71,6 +71,7 @@ def test_what_names_no_store_is_refused_with_what_does(location: str, says: str)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="XDG is Linux's")
 def test_the_order_of_places(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """F05, F07."""
     temporary = bare / "tmp" / f"algosearch-{os.geteuid()}" / FOLDER
     assert user_directories()[-1] == temporary
     monkeypatch.setenv("HOME", str(bare / "home"))
@@ -102,6 +103,7 @@ async def test_the_users_cache_directory(bare: Path, monkeypatch: pytest.MonkeyP
 async def test_without_a_home_it_is_among_the_temporary_files(
     bare: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """F05."""
     (bare / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(bare / "file"))
     monkeypatch.setenv("HOME", str(bare / "file"))
