@@ -1,4 +1,4 @@
-"""Every case of the table in `docs/testing.md` is accounted for: tests name it where the table says, or it says why not."""
+"""Every case of the table in `docs/testing.md` is accounted for: tests name it where it says, or it says why not."""
 
 from __future__ import annotations
 
