@@ -30,7 +30,6 @@ from algosearch.errors import NoAlgorithm, NotCached, SearchFailed
 from algosearch.ops import ConvOp
 from algosearch.records import Key, Record, Trials, wire
 from algosearch.search import FlightStatus, Searcher
-from algosearch.search.claims import Hold
 from algosearch.stores import Claim, Committed, MemoryStore
 from tests.search.gated import GatedBackend
 from tests.search.helpers import FAST, SLOW, SMALL, some_op, some_ops, three_candidates
