@@ -180,7 +180,7 @@ async def one_run(directory: Path, *, faults: bool) -> Result:
         seconds = perf_counter() - begin
     after = holds()
     leaked = {name: after[name] - before[name] for name in before}
-    leaked["plans"] = plans_left(trace)
+    leaked |= left_on_device(trace)
     regrets: list[float] = []
     misses: list[str] = []
     none_there = 0
@@ -213,12 +213,12 @@ async def warm_up(store: Path) -> None:
         await searcher.select(OPS[0])
 
 
-def plans_left(trace: Path) -> int:
-    """Plans that the last session has built and not destroyed: what it was closed with."""
+def left_on_device(trace: Path) -> dict[str, int]:
+    """What the last session had of the device's memory when it was closed: plans not destroyed, buffers not unloaded."""
     events = read_trace(trace)
     last = events[-1].pid
     counts = Counter(event.call for event in events if event.pid == last and event.outcome == "ok")
-    return counts["build"] - counts["destroy"]
+    return {"plans": counts["build"] - counts["destroy"], "buffers": counts["load"] - counts["unload"]}
 
 
 def left_behind(mark: str) -> list[int]:
