@@ -214,7 +214,7 @@ async def warm_up(store: Path) -> None:
 
 
 def left_on_device(trace: Path) -> dict[str, int]:
-    """What the last session had of the device's memory when it was closed: plans not destroyed, buffers not unloaded."""
+    """What the last session had on the device when it was closed: plans not destroyed, buffers not unloaded."""
     events = read_trace(trace)
     last = events[-1].pid
     counts = Counter(event.call for event in events if event.pid == last and event.outcome == "ok")

@@ -22,3 +22,5 @@ def test_requests_with_faults_of_every_kind_get_right_answers_and_leave_nothing_
     for what in ("tasks", "threads", "descriptors"):
         counts = figures["raw"][what]
         assert counts[-1] <= max(counts[:-1]), (what, counts)
+    memory = figures["raw"]["rss_mib"]
+    assert memory[-1] < 1.2 * memory[0], memory
