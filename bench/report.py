@@ -14,6 +14,9 @@ from typing import Any
 
 LIBRARIES = ("anyio", "msgspec", "numpy", "diskcache", "async-lru", "aiocache", "cupy-cuda12x", "cupy-cuda13x", "torch")
 
+LOAD = os.getloadavg()[0]
+"""Of the minute before the bench began: what else the machine was doing."""
+
 
 def environment() -> dict[str, Any]:
     """What the figures depend on, without a name of the machine or its user."""
@@ -24,6 +27,7 @@ def environment() -> dict[str, Any]:
         "system": f"{platform.system()} {platform.machine()}",
         "cpu": _cpu(),
         "cores": len(os.sched_getaffinity(0)),
+        "load": round(LOAD, 2),
         "libraries": {name: _version(name) for name in LIBRARIES},
     }
 

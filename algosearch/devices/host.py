@@ -177,7 +177,7 @@ class Pending:
 class ThreadHost:
     """A device in two threads of this process. Nothing can be done about what hangs or crashes there."""
 
-    def __init__(self, backend: Backend, device: Device, limits: Limits) -> None:
+    def __init__(self, backend: Backend, device: Device, limits: Limits, *, slowest: float) -> None:
         self._pending = Pending()
         self._environment: Environment | None = None
         self._closed: asyncio.Future[None] | None = None
@@ -185,6 +185,7 @@ class ThreadHost:
             backend,
             device,
             limits=limits,
+            slowest=slowest,
             on_step=self._pending.note,  # in the device's thread: a table is looked up, which needs no lock
             on_rest=_nothing,
             on_lost=lambda blame: self._post(partial(self._pending.lose, spoilt(blame), [blame])),

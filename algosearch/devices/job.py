@@ -43,6 +43,11 @@ class Found(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     lane_wait_s: float = 0.0
     """It waited for others, in this process or another, to leave the device to it; not in `seconds`."""
 
+    @property
+    def best_us(self) -> float | None:
+        """What the fastest candidate takes; None if none works."""
+        return min((trial.time_us for trial in self.trials if trial.time_us and trial.failure is None), default=None)
+
 
 class Step(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False, forbid_unknown_fields=True):
     """What one of a device's two threads is about to do. Announced before it does it: it may be the last thing."""

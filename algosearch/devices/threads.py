@@ -38,6 +38,7 @@ class DeviceThreads:
     """One device at work. Made closed; `open` it, and `close` it whatever happened.
 
     Args:
+        slowest: as of `Yardstick`.
         on_step: told, in the thread, what it is about to do.
         on_rest: told that a side has nothing more to do now.
         on_lost: told that the device cannot be used any more, and whose fault it is. Once.
@@ -49,13 +50,14 @@ class DeviceThreads:
         device: Device,
         *,
         limits: Limits,
+        slowest: float,
         on_step: Callable[[Step], None],
         on_rest: Callable[[Side], None],
         on_lost: Callable[[Blame], None],
     ) -> None:
         self.device = device
         self.limits = limits
-        self.yardstick = Yardstick()
+        self.yardstick = Yardstick(slowest)
         self.lane_right = lane_of(device.identity)
         self.pause = Pause(self.lane_right)
         self.closing = threading.Event()

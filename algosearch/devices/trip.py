@@ -56,19 +56,25 @@ class DeviceSpoilt(Exception):
 
 
 class Yardstick:
-    """How long a run may take at worst, from what was seen on this device: the best of each problem, for its work."""
+    """How long a run may take at worst, from what was seen on this device: the best of each problem, for its work.
 
-    def __init__(self) -> None:
-        self._slowest = 0.0
+    Args:
+        slowest: what another one has seen, which was lost with its session.
+    """
 
-    def note(self, op: Op, best_us: float) -> None:
-        """A problem's best candidate takes so long."""
-        self._slowest = max(self._slowest, best_us / _work(op))
+    def __init__(self, slowest: float = 0.0) -> None:
+        self.slowest = slowest
+        """Microseconds for each unit of work."""
+
+    def note(self, op: Op, found: Found) -> None:
+        """A problem was searched."""
+        if found.best_us is not None:
+            self.slowest = max(self.slowest, found.best_us / _work(op))
 
     def expected_s(self, op: Op) -> float | None:
         """Seconds that the best candidate of a problem takes if nothing is slower than what was seen; None if nothing
         was seen."""
-        return self._slowest * _work(op) * 1e-6 if self._slowest else None
+        return self.slowest * _work(op) * 1e-6 if self.slowest else None
 
 
 def _work(op: Op) -> int:
@@ -149,13 +155,11 @@ class Trip:
         if finished is None:
             self._then(None, error)
         else:
-            best_us = min((t.time_us for t in finished.trials if t.time_us and t.failure is None), default=None)
-            if best_us is not None:
-                self._threads.yardstick.note(self._job.op, best_us)
             seconds = max(0.0, self._busy_s - self._idle_s)
             found = Found(
                 trials=finished.trials, complete=finished.complete, seconds=seconds, lane_wait_s=self._lane_wait_s
             )
+            self._threads.yardstick.note(self._job.op, found)
             self._then(found, None)
 
     def _destroy(self) -> None:

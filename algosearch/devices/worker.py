@@ -25,7 +25,7 @@ from algosearch.devices.admission import Admission
 from algosearch.devices.host import Host, HostLost, ThreadHost
 from algosearch.devices.job import Found, Job, Limits, Step
 from algosearch.devices.quiet import Quiet
-from algosearch.devices.trip import SearchStopped
+from algosearch.devices.trip import SearchStopped, Yardstick
 from algosearch.errors import DeviceUnavailable, SearchFailed
 from algosearch.ops import Op
 from algosearch.records import Environment, Failure, Listing, Policy, SearchMode
@@ -94,6 +94,8 @@ class Worker:
         self._host: Host | None = None
         self._environment: Environment | None = None
         self._admission = Admission()
+        self._yardstick = Yardstick()
+        """Outlives its hosts: each of them is told what those before have seen."""
         self._opening = anyio.Lock()
         self._being_opened: anyio.Event | None = None
         self._breaks = 0
@@ -195,6 +197,7 @@ class Worker:
                 careful = careful or (lost.suspected is not None and lost.guilty is None)
             else:
                 self._breaks = 0
+                self._yardstick.note(op, found)
                 return found
             finally:
                 self._rest()
@@ -291,7 +294,7 @@ class Worker:
 
     def _new_host(self) -> ChildHost | ThreadHost:
         if self.isolation == "thread":
-            return ThreadHost(self._backend, self.device, self._rules.limits)
+            return ThreadHost(self._backend, self.device, self._rules.limits, slowest=self._yardstick.slowest)
         from algosearch.devices.remote.host import ChildHost  # who has no child need not pay for it
 
         recipe = self._backend.recipe()
@@ -299,7 +302,7 @@ class Worker:
             raise DeviceUnavailable(
                 self.device.name, "its backend cannot be made again in another process", "use isolation='thread'"
             )
-        return ChildHost(recipe, self.device, self._rules.limits)
+        return ChildHost(recipe, self.device, self._rules.limits, slowest=self._yardstick.slowest)
 
     async def _open_host(self) -> Host:
         host = self._new_host()

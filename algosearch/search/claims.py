@@ -320,17 +320,15 @@ class Hold:
         message = f"{self.lapses} processes died in a row, the last one when this was about to be launched"
         return {self.suspect: Failure("crashed", message, ((PROCESSES, str(self.lapses)),))}
 
-    def about_to_launch(self, algorithm: str, *, wait: bool) -> None:
-        """Write it down, if the store outlives this process. For the worker's threads.
-
-        Args:
-            wait: until it is in the store, at most `WRITE_S`: whether the launch may be the end of this process. After
-                one time in vain no other launch of this search waits.
+    def about_to_launch(self, algorithm: str) -> None:
+        """Write it down, if the store outlives this process; and wait until it is in the store, at most `WRITE_S`.
+        After one time in vain no other launch of this search waits. For the worker's threads, where the launch may be
+        the end of this process.
         """
         if self.in_force and self._lasting:
             written = threading.Event()
             self._claims.write_down(self, algorithm, written)
-            if wait and self._patient:
+            if self._patient:
                 self._patient = written.wait(WRITE_S)
 
     # -- for `Claims`, on its loop -----------------------------------------------------------------------------------

@@ -16,7 +16,6 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Sequence
-from functools import partial
 from time import perf_counter
 from typing import Final, Literal
 
@@ -25,7 +24,7 @@ from anyio.abc import TaskGroup
 
 from algosearch._version import VERSION
 from algosearch.devices.pool import Pool, Turn
-from algosearch.devices.worker import Found
+from algosearch.devices.worker import Found, nobody_asked
 from algosearch.errors import AlgosearchError, SearcherClosed
 from algosearch.ops import Op, canonical
 from algosearch.records import Environment, Key, Policy, Provenance, Record, Search, SearchMode, Trials, not_to_try
@@ -283,7 +282,8 @@ class Tower:
                 mode=mode,
                 failed=not_to_try(flight.record) | hold.verdict(),
                 on_trying=flight.note_trying,
-                on_launch=partial(hold.about_to_launch, wait=not turn.survives_crashes),
+                # A candidate that cannot end this process must not be accused of its end.
+                on_launch=nobody_asked if turn.survives_crashes else hold.about_to_launch,
             )
         flight.move("committing")
         await self._commit(flight, found, mode, policies)

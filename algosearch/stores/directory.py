@@ -53,6 +53,7 @@ class DirectoryStore:
         retry_s: how long to leave a file alone that could not be written, before it is tried again.
         read_only: only ever look: nothing is made, repaired or set aside, nothing is kept, and the directory may be
             another user's, as long as not everybody can write to it. One that has no store cannot be opened.
+        instead: directories to take in place of one that lies on a network file system, where only reading is safe.
     """
 
     lasting = True
@@ -64,12 +65,14 @@ class DirectoryStore:
         clock: Callable[[], float] = time.time,
         retry_s: float = RETRY_S,
         read_only: bool = False,
+        instead: Callable[[], Sequence[Path]] | None = None,
     ) -> None:
         self.location = "the user's cache directory" if callable(paths) else str(paths)
         self._paths = paths
         self._clock = clock
         self._retry_s = retry_s
         self._read_only = read_only
+        self._instead = instead
         self._room: _Room | None = None
         renew_in_children(self)
 
@@ -187,7 +190,8 @@ class DirectoryStore:
         from algosearch.stores.trouble import Hindrance, Troubles
 
         unusable: StoreUnusable | None = None
-        for path in self._paths() if callable(self._paths) else [Path(self._paths)]:
+        paths = list(self._paths()) if callable(self._paths) else [Path(self._paths)]
+        for path in paths:
             location = str(path)
             shelf = Shelf(
                 path.absolute(),
@@ -202,6 +206,8 @@ class DirectoryStore:
                 if unusable is not None:
                     logger.warning("%s", unusable)
                 unusable = StoreUnusable(location, hindrance.reason, hindrance.remedy)
+                if hindrance.kind == "network" and self._instead is not None:
+                    paths += [each for each in self._instead() if each not in paths]
             else:
                 room.shelf = shelf
                 if unusable is not None:

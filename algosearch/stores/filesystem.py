@@ -17,10 +17,11 @@ _MOUNTS: Final = "/proc/self/mountinfo"
 _NETWORK: Final[frozenset[str]] = frozenset(
     {
         *("nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ceph", "glusterfs", "lustre", "beegfs", "gpfs", "panfs"),
-        *("pvfs2", "orangefs", "ncpfs", "coda", "davfs", "9p", "fuse.sshfs", "fuse.glusterfs", "fuse.ceph"),
+        *("pvfs2", "orangefs", "ncpfs", "coda", "davfs", "fuse.sshfs", "fuse.glusterfs", "fuse.ceph"),
         *("fuse.s3fs", "fuse.gcsfuse", "fuse.rclone", "fuse.davfs2", "fuse.moosefs", "fuse.juicefs"),
     }
 )
+"""Not 9p and virtiofs: by them a virtual machine or a sandbox has its own host's disk."""
 _ESCAPED: Final = re.compile(r"\\([0-7]{3})")
 
 

@@ -24,7 +24,8 @@ def open_store(location: str | Path | None = None, *, read_only: bool = False) -
     Args:
         location: a directory; `memory:`; or None for the user's cache directory, and where that cannot be used a
             directory of the user's own among the temporary ones. Where neither can be used, `Store.open` says so, and a
-            searcher goes on with what its process remembers.
+            searcher goes on with what its process remembers. In place of a directory on a network file system, the
+            first of these is written to that is on none.
         read_only: only ever look at a directory (`DirectoryStore`).
 
     Raises:
@@ -42,7 +43,7 @@ def open_store(location: str | Path | None = None, *, read_only: bool = False) -
             shown = f"{scheme}://{rest.rsplit('@', 1)[-1]}"  # never a password into a message or a log
             raise StoreUnusable(shown, f"this version has no store of the kind {scheme}", _SUPPORTED)
     try:
-        return DirectoryStore(Path(location).expanduser(), read_only=read_only)
+        return DirectoryStore(Path(location).expanduser(), read_only=read_only, instead=user_directories)
     except RuntimeError as error:
         raise StoreUnusable(str(location), str(error), _SUPPORTED) from error
 

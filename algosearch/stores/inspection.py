@@ -23,6 +23,7 @@ from sqlite3 import SQLITE_ERROR
 from typing import Final
 
 from algosearch.stores.disk import METADATA, SETTINGS
+from algosearch.stores.filesystem import file_system_of
 from algosearch.stores.sqlite import connect_to_read, hindrance_of
 from algosearch.stores.trouble import Hindrance
 
@@ -71,12 +72,15 @@ _ROWS_SALVAGED: Final = 200_000
 
 
 def private_directory(path: Path) -> Path:
-    """The real directory behind `path`, made if there is none; it is this user's alone to write to.
+    """The real directory behind `path`, made if there is none; it is this user's alone to write to, on this host.
 
     Raises:
         Hindrance: it is not, or cannot be made.
     """
     user = os.geteuid()
+    place = file_system_of(path)
+    if place is not None and place.network:
+        raise Hindrance("network", f"it lies on a network file system ({place.kind}), where SQLite's locks do not hold")
     try:
         if path.is_symlink() and path.lstat().st_uid not in (user, 0):
             raise Hindrance("unfit", f"{path} is a link that belongs to another user")

@@ -13,15 +13,17 @@ from typing import Final, Literal
 
 logger = logging.getLogger("algosearch.stores")
 
-Kind = Literal["locked", "read_only", "full", "failed", "gone", "corrupt", "undecodable", "unfit", "newer"]
+Kind = Literal["locked", "read_only", "full", "failed", "gone", "corrupt", "undecodable", "unfit", "network", "newer"]
 """`locked`: somebody holds it for too long. `failed`: an error of the system that says no more. `gone`: deleted or
-replaced while in use. `unfit`: a place where nothing may be kept. `newer`: made by a newer version, and left alone."""
+replaced while in use. `unfit`: a place where nothing may be kept. `network`: other hosts may have it too. `newer`: made
+by a newer version, and left alone."""
 
 _REMEDIES: Final[dict[Kind, str]] = {
     "locked": "end the program that holds it, or choose another directory",
     "read_only": "make it writable, or choose another directory",
     "full": "free some space, or choose another directory",
     "corrupt": "remove the file, or choose another directory",
+    "network": "choose a local directory",
     "newer": "update algosearch, or choose another directory",
 }
 _BY_ERRNO: Final[dict[int, Kind]] = {

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from algosearch.backends.cpu import CpuBackend
+from algosearch.errors import InvalidOp
 from algosearch.ops import ConvOp, Direction, canonical
 from tests.backends import reference
 from tests.backends.cpu import BFLOAT16, agrees, loaded, results
@@ -113,6 +114,55 @@ def test_int8_is_exact_where_float32_is_not() -> None:
 def test_all_families_do_what_has_no_stride(op: ConvOp, direction: Direction) -> None:
     names = _check(replace(op, direction=direction))
     assert set(names) == {"direct", "fft", "im2col"}
+
+
+_REPORTED: Final = {
+    "E03": ConvOp(
+        input_shape=(2, 2, 50, 55), filter_shape=(1, 2, 3, 3), stride=(1, 2), direction="backward_filter"
+    ),
+    "E04": ConvOp(
+        input_shape=(2, 8, 2, 2), filter_shape=(16, 8, 1, 1), stride=(2, 2), direction="backward_data"
+    ),
+    "E11 kernel beyond the input": ConvOp(
+        input_shape=(2, 3, 4, 4), filter_shape=(4, 3, 5, 5), padding_low=(1, 1), padding_high=(1, 1)
+    ),
+    "E11 one pixel": ConvOp(
+        input_shape=(2, 3, 1, 1), filter_shape=(4, 3, 7, 7), padding_low=(3, 3), padding_high=(3, 3)
+    ),
+    "E12 behind": ConvOp(
+        input_shape=(2, 3, 6, 7), filter_shape=(4, 3, 2, 2), padding_low=(0, 0), padding_high=(1, 1)
+    ),
+    "E12 before": ConvOp(
+        input_shape=(2, 3, 6, 7), filter_shape=(4, 3, 2, 2), padding_low=(1, 1), padding_high=(0, 0)
+    ),
+    "E12 even, wide": ConvOp(
+        input_shape=(2, 3, 7, 6), filter_shape=(4, 3, 4, 4), padding_low=(1, 1), padding_high=(2, 2)
+    ),
+    "E14": ConvOp(input_shape=(20, 1, 1297), filter_shape=(1, 1, 11)),
+    "G14": ConvOp(
+        input_shape=(1, 8, 9, 9), filter_shape=(64, 1, 3, 3), groups=8, stride=(2, 2), padding_low=(1, 1),
+        padding_high=(1, 1),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("case", _REPORTED)
+def test_shapes_that_others_got_wrong(case: str, direction: Direction) -> None:
+    """E03, E04, E11, E12, E14, G14: unequal strides, windows beyond the input, unequal padding, long lines, channel
+    multipliers; in every direction."""
+    assert _check(replace(_REPORTED[case], direction=direction))
+
+
+def test_padding_before_and_behind_are_two_problems() -> None:
+    """E12."""
+    assert canonical(_REPORTED["E12 behind"]) != canonical(_REPORTED["E12 before"])
+
+
+def test_a_window_larger_than_the_padded_input_is_refused() -> None:
+    """E11: by name, before anything is tried."""
+    with pytest.raises(InvalidOp, match="filter_shape"):
+        replace(_REPORTED["E11 kernel beyond the input"], filter_shape=(4, 3, 7, 7))
 
 
 def test_pixels_that_no_output_sees_have_no_gradient() -> None:

@@ -54,6 +54,38 @@ def test_both_ways_are_right(phase: Phase, data: st.DataObject) -> None:
     assert names == {"cpu/numpy:centred", "cpu/numpy:folded"}
 
 
+@pytest.mark.parametrize("channels", [1, 32])
+@pytest.mark.parametrize(
+    ("phase", "batch"),
+    [("inference", 65535), ("inference", 65536), ("training_forward", 131070), ("training_forward", 131071)],
+)
+def test_no_batch_is_too_large(phase: Phase, batch: int, channels: int) -> None:
+    """E06: where another library has a limit of its own."""
+    op = canonical(BatchNormOp(shape=(batch, channels, 1, 1), phase=phase))
+    names = set()
+    for candidate, tensors in results(op):
+        for name, values in _right(op, tensors).items():
+            assert agrees(tensors[name], values, 1e-3), f"{candidate.algorithm} is wrong in {name}"
+        names.add(candidate.algorithm)
+    assert len(names) == 2
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3])
+@pytest.mark.parametrize("batch", [767, 768, 769, 1024])
+@pytest.mark.parametrize("phase", ["training_forward", "backward"])
+def test_a_batch_of_single_pixels_is_right_at_every_size(phase: Phase, batch: int, channels: int) -> None:
+    """E09: where another library is wrong above 768 and for more than one channel."""
+    op = canonical(BatchNormOp(shape=(batch, channels, 1, 1), phase=phase))
+    eps = float(np.finfo(np.float32).eps)
+    right: dict[str, Array] = {}
+    for candidate, tensors in results(op):
+        right = right or _right(op, tensors)
+        gain = _gain(op, right, folded="range_limited" in candidate.notes)
+        for name, values in right.items():
+            allowed = 16 * eps * gain * (float(np.max(np.abs(values))) + prod(op.shape) ** 0.5)
+            assert agrees(tensors[name], values, allowed), f"{candidate.algorithm} is wrong in {name}"
+
+
 @pytest.mark.parametrize("layout", ["channels_first", "channels_last"])
 @pytest.mark.parametrize("data_type", _TYPES)
 @pytest.mark.parametrize("phase", _PHASES)
@@ -76,6 +108,7 @@ def test_both_ways_are_close_where_the_data_is_ample(
 
 
 def test_a_single_element_is_its_own_mean_and_has_no_variance() -> None:
+    """E08."""
     op = BatchNormOp(shape=(1, 3, 1, 1))
     for candidate, tensors in results(op):
         if candidate.algorithm.endswith("centred"):
@@ -103,6 +136,7 @@ def test_where_the_activation_let_nothing_pass_there_is_no_gradient() -> None:
 
 
 def test_running_statistics_are_made_afresh_by_every_run() -> None:
+    """E15."""
     op = BatchNormOp(shape=(2, 3, 4, 5))
     with loaded(op) as (session, plans):
         assert session.buffers is not None

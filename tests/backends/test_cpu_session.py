@@ -133,6 +133,8 @@ def test_misuse_is_named() -> None:
 
 
 def test_a_burst_is_timed_by_the_wall_clock() -> None:
+    """D10."""
+
     def slow(tensors: Tensors, workspace: Array) -> None:
         begin = time.perf_counter()
         while time.perf_counter() < begin + 0.002:

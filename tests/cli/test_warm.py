@@ -313,6 +313,7 @@ def test_a_device_by_name(ops_file: Path, device: str, monkeypatch: pytest.Monke
 
 
 def test_a_store_that_cannot_be_used_costs_a_warning(ops_file: Path, tmp_path: Path) -> None:
+    """F06."""
     (tmp_path / "file").write_text("not a directory")
     result = invoke("warm", ops_file, "--json", "--store", tmp_path / "file")
     assert result.exit_code == 0

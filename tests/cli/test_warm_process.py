@@ -172,6 +172,7 @@ def read_or_end(terminal: int) -> bytes:
 
 
 def test_lines_go_on_while_something_is_stuck(tmp_path: Path, ops_file: Path) -> None:
+    """F03."""
     made = script(tmp_path / "stuck.json", stuck=True)
     with started(made, "warm", ops_file, "--store", tmp_path / "store", module=MODULE) as process:
         lines = [wait_for_line(process, r"^\d/6 ") for _ in range(2)]

@@ -64,6 +64,7 @@ class TestHangsAndCrashes:
 
     @pytest.mark.parametrize("at", ["build", "launch", "check"])
     async def test_what_hangs_is_killed(self, at: Any) -> None:
+        """F14."""
         script = script_of(candidate("good", 50.0), candidate("bad", 10.0, Fault(at=at, does="hangs")))
         async with opened(SimulatedBackend(script), "process", SHORT) as worker:
             first = pid_of(worker)
@@ -78,6 +79,23 @@ class TestHangsAndCrashes:
         script = script_of(candidate("bad", 10.0, Fault(at="launch", does="hangs")), candidate("good", 50.0))
         async with opened(SimulatedBackend(script), "process", SHORT) as worker:
             assert kinds(await search(worker)) == {"bad": "timed_out", "good": None}
+
+    async def test_what_one_child_has_seen_of_the_device_the_next_one_knows(self) -> None:
+        """Else the first run of all after a crash, if it hangs, would take a minute instead of a second."""
+        bad = {1: Fault(at="launch", does="killed"), 2: Fault(at="launch", does="hangs")}
+        problems = tuple(
+            ProblemScript(op=some_op(n), candidates=(candidate("bad", 10.0, fault), candidate("good", 50.0)))
+            for n, fault in bad.items()
+        )
+        rules = WorkerRules(limits=Limits(run_s=0.5))
+        async with opened(SimulatedBackend(Script(problems=problems)), "process", rules) as worker:
+            await search(worker)
+            assert kinds(await search(worker, some_op(1))) == {"bad": "crashed", "good": None}
+            found = await search(worker, some_op(2))
+        assert kinds(found) == {"bad": "timed_out", "good": None}
+        failure = by_name(found)["bad"].failure
+        assert failure is not None
+        assert float(dict(failure.circumstances)["limit_s"]) < 60
 
     async def test_what_is_merely_slow_is_a_sample(self) -> None:
         """A run of 0.2 s after one of 1 ms: that is two hundred times the best, and no reason to kill."""
@@ -159,6 +177,7 @@ class TestHangsAndCrashes:
     @pytest.mark.parametrize("at", ["enumerate", "load"])
     @pytest.mark.parametrize("does", ["hangs", "killed"])
     async def test_a_key_that_brings_it_down_with_nobody_to_blame_fails(self, at: Any, does: Any) -> None:
+        """F14."""
         problem = ProblemScript(op=OP, candidates=(candidate("a", 9.0),), faults=(Fault(at=at, does=does),))
         async with opened(SimulatedBackend(Script(problems=(problem,))), "process", SHORT) as worker:
             with pytest.raises(SearchFailed, match="brings simulated:0 down"):

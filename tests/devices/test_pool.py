@@ -79,6 +79,7 @@ async def test_a_pool_that_cannot_be_opened_is_tried_again() -> None:
 
 
 async def test_turns_go_to_the_most_awaited_then_to_the_oldest_and_a_cancelled_one_passes_on() -> None:
+    """C18."""
     backend = SimulatedBackend()
     order: list[str] = []
     async with anyio.create_task_group() as tasks:

@@ -19,6 +19,7 @@ class TestThreadWorker(WorkerContract):
 
 
 async def test_preparing_and_timing_each_keep_to_a_thread_of_their_own() -> None:
+    """C23."""
     trace: list[TraceEvent] = []
     backend = SimulatedBackend(script_of(candidate("a", 10.0), candidate("b", 20.0)), trace=trace)
     async with opened(backend, "thread") as worker:

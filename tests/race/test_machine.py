@@ -202,6 +202,7 @@ def test_the_first_ones_bound_the_later_ones() -> None:
 
 
 def test_whose_first_run_is_hopelessly_slow_is_not_run_again() -> None:
+    """F04."""
     track = Track([Lane(time_us=2_000_000.0), Lane(time_us=100.0)])
     trial = track.run().searches[0].trials[0]
     assert trial.stage == "screened"

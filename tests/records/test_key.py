@@ -132,6 +132,7 @@ for op in (literal, decoded, BatchNormOp(shape=(2, 3))):
 
 
 def test_one_digest_in_every_process() -> None:
+    """A10."""
     printed = [
         subprocess.run(
             [sys.executable, "-c", _DIGESTS],

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from algosearch.backends.simulated import CandidateScript, ProblemScript, Script, SimulatedBackend, TraceEvent
-from algosearch.ops import ConvOp
+from algosearch.ops import ConvOp, Op
 
 FAST = "simulated/t:fast"
 SMALL = "simulated/t:small"
@@ -39,6 +39,16 @@ def three_candidates(op: ConvOp) -> ProblemScript:
 def scripted(*ops: ConvOp, trace: list[TraceEvent] | None = None) -> SimulatedBackend:
     """A backend on which each of these ops has the three candidates."""
     return SimulatedBackend(Script(problems=tuple(map(three_candidates, ops))), trace=trace)
+
+
+def named(name: str, time_us: float, **more: Any) -> CandidateScript:
+    """A candidate of a script of the test's own."""
+    return CandidateScript(algorithm=f"simulated/c:{name}", time_us=time_us, **more)
+
+
+def script_of(op: Op, *candidates: CandidateScript, **more: Any) -> Script:
+    """A script of one problem."""
+    return Script(problems=(ProblemScript(op=op, candidates=candidates),), **more)
 
 
 async def until(condition: Callable[[], Any]) -> None:

@@ -88,7 +88,7 @@ class TestTaking:
         async with home.claims() as claims:
             with claims.on(DIGEST, alone=True) as hold:
                 assert await hold.take()
-                hold.about_to_launch("x", wait=True)
+                hold.about_to_launch("x")
         assert home.store.calls == []
 
     async def test_without_a_store_there_is_nothing_to_ask(self) -> None:
@@ -96,7 +96,7 @@ class TestTaking:
             claims = Claims(Tiers(None), tasks)
             with claims.on(DIGEST) as hold:
                 assert await hold.take()
-                hold.about_to_launch("x", wait=True)
+                hold.about_to_launch("x")
             await claims.aclose()
 
     async def test_an_end_in_an_error_gives_it_back_too(self, home: Home) -> None:
@@ -185,7 +185,7 @@ class TestKeepingItAlive:
                 ghost = await home.ghost()
                 await until(lambda: claims.counts.lost == 1)
                 assert not hold.in_force
-                hold.about_to_launch("x", wait=True)
+                hold.about_to_launch("x")
         assert await home.holder() == ghost
         assert home.store.count("release") == 0
         assert "taken it over" in caplog.text
@@ -209,23 +209,13 @@ class TestWritingDown:
             with claims.on(DIGEST) as hold:
                 assert await hold.take()
                 for name in ("x", "y"):
-                    await asyncio.to_thread(hold.about_to_launch, name, wait=True)
+                    await asyncio.to_thread(hold.about_to_launch, name)
                     holder = await home.holder()
                     assert holder is not None
                     assert holder.trying == name
                 home.store.calls.clear()
                 await until(lambda: home.store.count("renew") >= 1)
                 assert home.store.calls[0][1].trying == "y", "a sign of life keeps what was written"
-
-    async def test_who_need_not_wait_does_not(self, home: Home) -> None:
-        async with home.claims() as claims:
-            with claims.on(DIGEST) as hold:
-                assert await hold.take()
-                hold.about_to_launch("x", wait=False)  # in the loop's own thread: to wait would be to wait for ever
-                await until(lambda: home.store.count("renew") >= 1)
-                holder = await home.holder()
-                assert holder is not None
-                assert holder.trying == "x"
 
     async def test_a_store_that_does_not_answer_holds_up_one_launch_only(self, home: Home) -> None:
         stuck, entered = asyncio.Event(), asyncio.Event()
@@ -240,18 +230,18 @@ class TestWritingDown:
             with claims.on(DIGEST) as hold:
                 assert await hold.take()
                 began = monotonic()
-                await asyncio.to_thread(hold.about_to_launch, "x", wait=True)
+                await asyncio.to_thread(hold.about_to_launch, "x")
                 assert entered.is_set()
                 assert monotonic() - began >= WRITE_S
                 assert not hold._patient
-                hold.about_to_launch("y", wait=True)  # would never return if it waited for the loop
+                hold.about_to_launch("y")  # would never return if it waited for the loop
                 stuck.set()
 
     async def test_nothing_is_written_after_the_end(self, home: Home) -> None:
         async with home.claims() as claims:
             with claims.on(DIGEST) as hold:
                 assert await hold.take()
-            hold.about_to_launch("x", wait=True)
+            hold.about_to_launch("x")
             await until(lambda: home.store.count("release") == 1)
             assert home.store.count("renew") == 0
 
@@ -447,7 +437,7 @@ class TestTrouble:
             for n in range(2):
                 with claims.on(some_key(n).digest) as hold:
                     assert await hold.take()
-                    await asyncio.to_thread(hold.about_to_launch, "x", wait=True)
+                    await asyncio.to_thread(hold.about_to_launch, "x")
             await until(lambda: not claims._leaving)
         assert len(caplog.records) == 1
         assert "a bug in the store" in caplog.text
@@ -472,7 +462,7 @@ class TestTrouble:
         async with home.claims(Liar(beside=home.ghosts, clock=home.clock)) as claims:
             with claims.on(DIGEST) as hold:
                 assert await hold.take()
-                await asyncio.to_thread(hold.about_to_launch, "x", wait=True)
+                await asyncio.to_thread(hold.about_to_launch, "x")
         assert await home.holder() is None
 
     @pytest.mark.parametrize("what", ["changes", "holders", "get_many"])

@@ -87,7 +87,7 @@ def test_the_default_searcher_in_a_child() -> None:
 
 
 async def test_a_fork_in_the_middle_of_a_search() -> None:
-    """Three threads are at work, and somebody waits. (Not in the lane: for the device itself a child has to wait.)"""
+    """C24: three threads are at work, and somebody waits. (Not in the lane: for the device a child has to wait.)"""
     backend = GatedBackend(scripted(*some_ops(2)))
     async with open_searcher(store="memory:", backends=[backend]) as searcher:
         backend.gates["build"].close()

@@ -79,6 +79,7 @@ def test_another_word_is_refused() -> None:
 
 
 async def test_each_key_is_searched_once_and_bad_candidates_cost_themselves(tmp_path: Path) -> None:
+    """C19."""
     bad = ProblemScript(
         op=some_op(7),
         candidates=(
@@ -135,6 +136,7 @@ async def test_a_device_in_a_child_is_cancelled_at_every_suspension() -> None:
 
 @pytest.mark.parametrize("isolation", ISOLATIONS)
 async def test_nothing_happens_in_a_quiet_block(isolation: Isolation, tmp_path: Path) -> None:
+    """D09."""
     trace = tmp_path / "trace"
     backend = SimulatedBackend(LONG, devices=2, trace=trace, pace="real")
     async with opened(backend, isolation) as searcher:

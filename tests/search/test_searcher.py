@@ -325,6 +325,7 @@ async def test_select_algo_uses_the_open_searcher() -> None:
 
 
 async def test_a_searcher_serves_many_threads_and_loops() -> None:
+    """C02, C05."""
     trace: list[TraceEvent] = []
     ops = some_ops(30)
     async with open_searcher(store="memory:", backends=[SimulatedBackend(trace=trace)]) as searcher:
@@ -354,6 +355,8 @@ async def test_a_searcher_serves_many_threads_and_loops() -> None:
 
 
 def test_one_searcher_after_another_in_loop_after_loop() -> None:
+    """C05, C20."""
+
     async def once() -> str:
         async with open_searcher(store="memory:", backends=[scripted(some_op())]) as searcher:
             return (await searcher.select(some_op())).algorithm
@@ -394,6 +397,7 @@ async def test_like_devices_share_and_unlike_ones_do_not() -> None:
 
 
 async def test_eight_devices_of_a_kind_all_work() -> None:
+    """D04."""
     trace: list[TraceEvent] = []
     backend = GatedBackend(SimulatedBackend(devices=8, trace=trace))
     async with open_searcher(store="memory:", backends=[backend]) as searcher:

@@ -45,6 +45,7 @@ async def test_it_is_made_for_its_user_alone(home: DirectoryHome) -> None:
 
 @pytest.mark.parametrize("mode", [0o770, 0o707, 0o777, 0o1777])
 async def test_a_directory_that_others_can_write_to_is_refused(home: DirectoryHome, mode: int) -> None:
+    """C13."""
     home.path.mkdir()
     home.path.chmod(mode)
     with pytest.raises(StoreUnusable, match="others can write to it; run `chmod 700 "):
@@ -62,6 +63,7 @@ async def test_a_directory_that_others_can_read_is_taken(home: DirectoryHome, mo
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
 async def test_another_users_directory_is_refused(home: DirectoryHome) -> None:
+    """C13, F07."""
     home.path.mkdir(mode=0o700)
     os.chown(home.path, 65534, 65534)
     with pytest.raises(StoreUnusable, match="it belongs to user 65534, and this is user 0; choose another directory"):

@@ -44,6 +44,7 @@ async def test_garbage_at_the_beginning_is_set_aside(
 
 
 async def test_garbage_pages_cost_what_lay_on_them(home: DirectoryHome, caplog: pytest.LogCaptureFixture) -> None:
+    """C10."""
     count = 120
     await filled(home, count, trials=12)
     file = home.path / "cache.db"

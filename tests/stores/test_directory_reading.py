@@ -29,6 +29,7 @@ def content(path: Path) -> dict[str, tuple[bytes, int]]:
 
 
 async def test_it_is_read_and_left_as_it_was(home: DirectoryHome, caplog: pytest.LogCaptureFixture) -> None:
+    """F08."""
     await filled(home)
     before = content(home.path)
     store = to_read(home.path)

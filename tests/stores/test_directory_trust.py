@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import ast
 import pickle
+import sqlite3
 import stat
 from pathlib import Path
 from typing import Any
 
 import pytest
+from diskcache import Disk
 
 from algosearch.errors import StoreUnusable
 from algosearch.records import wire
-from algosearch.stores import Miss
-from algosearch.stores.disk import METADATA, SETTINGS, InlineDisk
+from algosearch.stores import Miss, access, inspection, sqlite
+from algosearch.stores.disk import METADATA, SETTINGS, InlineDisk, PromptCache
 from algosearch.stores.inspection import FORMAT, SCHEMA
 from tests.stores.directories import DirectoryHome, database, filled, readable, set_aside, warnings
 from tests.stores.homes import EXPIRY_S, read, scanned
@@ -51,6 +54,7 @@ class _Touch:
 
 
 async def test_a_planted_pickle_is_never_loaded(home: DirectoryHome, tmp_path: Path) -> None:
+    """C13, CVE-2025-69872."""
     await filled(home)
     mark = tmp_path / "executed"
     payload = pickle.dumps(_Touch(mark))
@@ -137,6 +141,99 @@ async def test_a_file_that_differs_is_set_aside_with_one_warning(
     assert str(folder) in warnings(caplog)[0]
     assert await readable(home, 3) == [0]
     assert set_aside(home) == [folder]
+
+
+async def test_all_files_are_set_aside_together(home: DirectoryHome) -> None:
+    """What a killed writer has left beside the file goes with it: in the next file it would be played back."""
+    writer = home.handle()
+    await writer.open()
+    await writer.commit(some_record(), after=0)
+    kept = {name: (home.path / name).read_bytes() for name in ("cache.db", "cache.db-wal", "cache.db-shm")}
+    await writer.aclose()
+    for name, raw in kept.items():
+        (home.path / name).write_bytes(raw)
+    with database(home.path) as connection:
+        connection.execute("CREATE TRIGGER extra AFTER INSERT ON Cache BEGIN DELETE FROM Cache; END")
+        (home.path / "copy-wal").write_bytes((home.path / "cache.db-wal").read_bytes())
+    (home.path / "copy-wal").rename(home.path / "cache.db-wal")
+    (home.path / "cache.db-shm").write_bytes(kept["cache.db-shm"])
+    await filled(home, 1)
+    (folder,) = set_aside(home)
+    assert {path.name for path in folder.iterdir()} == kept.keys()
+
+
+async def test_an_older_format_is_set_aside(home: DirectoryHome) -> None:
+    await filled(home)
+    with database(home.path) as connection:
+        connection.execute(f"PRAGMA user_version = {FORMAT - 1}")
+    assert await readable(home, 3) == []
+    assert len(set_aside(home)) == 1
+    await filled(home)
+    assert await readable(home, 3) == [0, 1, 2]
+
+
+async def test_diskcache_opens_nothing_that_was_not_compared(
+    home: DirectoryHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a connection that cannot write; twice, if it differs."""
+    await filled(home)
+    with database(home.path) as connection:
+        connection.execute("INSERT INTO Settings VALUES ('reset', 'x')")
+    steps: list[str] = []
+    connect = sqlite.connect_to_read
+
+    def compare(file: Path, **how: Any) -> sqlite3.Connection:
+        steps.append("compare")
+        reader = connect(file, **how)
+        with pytest.raises(sqlite3.OperationalError, match="readonly"):
+            reader.execute("DELETE FROM Settings")
+        return reader
+
+    class Opened(PromptCache):
+        def __init__(self, directory: Path, deadline: float) -> None:
+            steps.append("open")
+            super().__init__(directory, deadline)
+
+    monkeypatch.setattr(inspection, "connect_to_read", compare)
+    monkeypatch.setattr(access, "PromptCache", Opened)
+    await filled(home)
+    assert steps[:3] == ["compare", "compare", "open"]
+    assert len(set_aside(home)) == 1
+
+
+def test_no_call_of_diskcache_may_wait_for_ever() -> None:
+    """`retry=True`, and item access, which means it."""
+    calls = [
+        (file.name, node.lineno, {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords})
+        for file in sorted(Path(access.__file__).parent.glob("*.py"))
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and ast.unparse(node.func.value) == "cache"
+        and node.func.attr not in ("close", "connection")
+    ]
+    assert len(calls) >= 5
+    assert [call for call in calls if call[2].get("retry") != "False"] == []
+    for file in Path(access.__file__).parent.glob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            assert not (isinstance(node, ast.Subscript) and ast.unparse(node.value) in ("cache", "self._cache"))
+
+
+def test_nothing_in_the_package_can_unpickle() -> None:
+    """CVE-2025-69872: nor evaluate. diskcache's own use of pickle is in its `Disk`, all of whose ways in are ours."""
+    package = Path(access.__file__).parents[1]
+    for file in package.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            names: list[str | None] = []
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                names = [node.module]
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                names = [node.func.id]
+            assert not {"pickle", "shelve", "marshal", "eval", "exec"} & set(names), file
+    ways_in = {name for name, value in vars(Disk).items() if callable(value) and not name.startswith("__")}
+    assert ways_in - vars(InlineDisk).keys() <= {"hash", "_write"}, "of which no row decides anything"
 
 
 async def test_rows_that_contradict_each_other_are_set_aside_and_one_is_saved(home: DirectoryHome) -> None:

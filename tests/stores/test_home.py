@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from algosearch.errors import StoreUnusable
-from algosearch.stores import DirectoryStore, MemoryStore, open_store
+from algosearch.stores import DirectoryStore, MemoryStore, inspection, open_store
+from algosearch.stores.filesystem import FileSystem, file_system_of
 from algosearch.stores.home import FOLDER, user_directories
 from algosearch.stores.inspection import FORMAT
 from tests.stores.homes import read
@@ -70,6 +71,7 @@ def test_what_names_no_store_is_refused_with_what_does(location: str, says: str)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="XDG is Linux's")
 def test_the_order_of_places(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """F05, F07."""
     temporary = bare / "tmp" / f"algosearch-{os.geteuid()}" / FOLDER
     assert user_directories()[-1] == temporary
     monkeypatch.setenv("HOME", str(bare / "home"))
@@ -101,6 +103,7 @@ async def test_the_users_cache_directory(bare: Path, monkeypatch: pytest.MonkeyP
 async def test_without_a_home_it_is_among_the_temporary_files(
     bare: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """F05."""
     (bare / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(bare / "file"))
     monkeypatch.setenv("HOME", str(bare / "file"))
@@ -120,6 +123,48 @@ async def test_where_there_is_no_place_at_all_that_is_said(bare: Path, monkeypat
     store = open_store(None)
     with pytest.raises(StoreUnusable, match="it cannot be made"):
         await store.open()
+
+
+@pytest.fixture
+def network(bare: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home on a file server."""
+    monkeypatch.setenv("HOME", str(bare / "home"))
+
+    def file_system(path: Path) -> FileSystem | None:
+        text = f"1 1 0:1 / / rw - ext4 /dev/root rw\n2 1 0:2 / {bare / 'home'} rw - nfs4 server:/home rw"
+        return file_system_of(path, mounts=text)
+
+    monkeypatch.setattr(inspection, "file_system_of", file_system)
+    return bare / "home"
+
+
+@pytest.mark.parametrize("named", [True, False])
+async def test_in_place_of_a_network_file_system_a_local_directory_is_taken(
+    network: Path, caplog: pytest.LogCaptureFixture, named: bool
+) -> None:
+    """C10: SQLite's log and locks fail there, so nothing is even made there; said once."""
+    store = open_store(network / "store" if named else None)
+    await store.open()
+    assert store.location == str(user_directories()[-1])
+    assert (await store.commit(some_record(), after=0)).kept
+    await store.aclose()
+    assert "home" not in os.listdir(network.parent)
+    first, last = caplog.records[0].getMessage(), caplog.records[-1].getMessage()
+    assert "network file system (nfs4)" in first
+    assert f"{store.location} is used instead" in last
+
+
+async def test_a_store_on_a_network_file_system_can_be_read(network: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(inspection, "file_system_of", lambda path: None)
+        store = open_store(network / "store")
+        await store.open()
+        await store.commit(some_record(), after=0)
+        await store.aclose()
+    base = open_store(network / "store", read_only=True)
+    await base.open()
+    assert await read(base, some_key()) == some_record()
+    await base.aclose()
 
 
 def test_the_default_directory_carries_the_format() -> None:

@@ -124,6 +124,7 @@ class Child:
                 backend_of(message.recipe),
                 message.device,
                 limits=message.limits,
+                slowest=message.slowest,
                 on_step=lambda step: self._send(Began(step)),
                 on_rest=lambda side: self._send(Rests(side)),
                 on_lost=lambda blame: self._send(Spoilt(blame)),

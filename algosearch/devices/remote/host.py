@@ -66,9 +66,10 @@ class BrokeInChild(RuntimeError):
 class ChildHost(asyncio.Protocol):
     """A `Host` in a child process. Used on the loop that it was made on."""
 
-    def __init__(self, recipe: Recipe, device: Device, limits: Limits) -> None:
+    def __init__(self, recipe: Recipe, device: Device, limits: Limits, *, slowest: float) -> None:
         self._device = device
         self._limits = limits
+        self._slowest = slowest
         self._recipe = recipe
         self._pending = Pending()
         self._environment: Environment | None = None
@@ -129,7 +130,7 @@ class ChildHost(asyncio.Protocol):
             its.close()
             raise
         self._process = ChildProcess(self._device.name, its, self._on_exit)
-        self._send(Open(self._recipe, self._device, self._limits))
+        self._send(Open(self._recipe, self._device, self._limits, self._slowest))
         try:
             self._environment = await asyncio.wait_for(asyncio.shield(self._opened), self._limits.open_s)
         except TimeoutError:

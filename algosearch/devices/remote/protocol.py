@@ -18,6 +18,7 @@ from algosearch.devices.job import Found, Job, Limits, Side, Step
 from algosearch.devices.trip import Blame
 from algosearch.ops import Op
 from algosearch.records import Built, Burst, Candidate, Environment, Failure, Listing
+from algosearch.records.trial import Duration
 
 LONGEST_BYTES: Final = 32 << 20
 """Of a message. The trials of thousands of candidates are two megabytes."""
@@ -44,6 +45,8 @@ class Open(_Message, frozen=True):
     recipe: Recipe
     device: Device
     limits: Limits
+    slowest: Duration = 0.0
+    """As of `Yardstick`."""
 
 
 class Enumerate(_Message, frozen=True):
