@@ -18,15 +18,22 @@ from algosearch.errors import (
     AlreadyEntered,
     DeadlineExpired,
     DeviceUnavailable,
+    DoesNotFit,
+    InvalidCall,
+    InvalidGraph,
     InvalidOp,
     InvalidPolicy,
     InvalidSetting,
     InvalidValue,
     ModelError,
     NoAlgorithm,
+    NotBuilt,
     NotCached,
     NotCovered,
+    NotRunnable,
+    OtherEnvironment,
     RequestWithdrawn,
+    RunFailed,
     SearcherClosed,
     SearchFailed,
     StoreUnusable,
@@ -42,7 +49,7 @@ from algosearch.records import Algorithm, Choice, Key, Policy, Record, Rejection
 from algosearch.search import open_searcher, select_algo
 
 if TYPE_CHECKING:
-    from algosearch.search import Request, Searcher, Statistics, Verdict
+    from algosearch.search import Plan, Request, Searcher, Statistics, Verdict
 
 __all__ = (
     # asking
@@ -50,6 +57,7 @@ __all__ = (
     "select_algo",
     "Searcher",
     "Request",
+    "Plan",
     "Statistics",
     "Verdict",
     # what is asked
@@ -86,10 +94,17 @@ __all__ = (
     "ModelError",
     "UnreadableModel",
     "UnknownDimension",
+    "InvalidGraph",
+    "DoesNotFit",
+    "InvalidCall",
+    "NotBuilt",
+    "NotRunnable",
+    "OtherEnvironment",
+    "RunFailed",
     "__version__",
 )
 
-_LAZY = frozenset({"Searcher", "Request", "Statistics", "Verdict"})
+_LAZY = frozenset({"Searcher", "Request", "Plan", "Statistics", "Verdict"})
 """Names of what callers are given and need not name, whose modules import asyncio and anyio: 60 ms."""
 
 

@@ -16,15 +16,22 @@ from algosearch.errors import (
     AlreadyEntered,
     DeadlineExpired,
     DeviceUnavailable,
+    DoesNotFit,
+    InvalidCall,
+    InvalidGraph,
     InvalidOp,
     InvalidPolicy,
     InvalidSetting,
     InvalidValue,
     ModelError,
     NoAlgorithm,
+    NotBuilt,
     NotCached,
     NotCovered,
+    NotRunnable,
+    OtherEnvironment,
     RequestWithdrawn,
+    RunFailed,
     SearcherClosed,
     SearchFailed,
     StoreUnusable,
@@ -108,6 +115,44 @@ TEXTS: Final[list[tuple[AlgosearchError, str]]] = [
     (
         UnknownDimension("m.onnx", ["batch", "n"], ["--batch N", "--dim n=N"]),
         "m.onnx: unknown dimension batch, n; set it with --batch N --dim n=N",
+    ),
+    (InvalidGraph("resnet50", "bn1", "its shapes differ"), "resnet50, at bn1: its shapes differ"),
+    (
+        DoesNotFit("step", 100, 300, (("conv1", 0), ("x", 200), ("y", 100))),
+        (
+            "step does not fit into 100 bytes: with the least workspace it needs 300, most of all at conv1, where "
+            "there live x (200 bytes), y (100 bytes); give more memory or a smaller batch"
+        ),
+    ),
+    (InvalidCall("input", (1, 2), "must have the shape (2, 1)"), "plan.input = (1, 2): must have the shape (2, 1)"),
+    (
+        NotBuilt("forward 1x1", "cudnn/graph:5", "build_failed", "no such knob"),
+        (
+            "cudnn/graph:5 cannot be built for forward 1x1: build_failed: no such knob; ask again with a policy that "
+            "excludes it"
+        ),
+    ),
+    (
+        NotRunnable("simulated"),
+        "what was picked for the backend simulated cannot be run: ask a backend that computes (cpu, cudnn)",
+    ),
+    (
+        OtherEnvironment("forward 1x1", (("facts.cudnn", "9.19.0", "9.28.0"),)),
+        (
+            "this choice is not one for forward 1x1 in this environment: facts.cudnn is 9.28.0, and was 9.19.0; "
+            "select again here"
+        ),
+    ),
+    (
+        OtherEnvironment("forward 1x1", ()),
+        (
+            "this choice is not one for forward 1x1 in this environment: it was made for another op, or with other "
+            "libraries; select again here"
+        ),
+    ),
+    (
+        RunFailed("forward 1x1", "cudnn/graph:5", "out of memory"),
+        "running cudnn/graph:5 for forward 1x1 failed: out of memory",
     ),
 ]
 ABSTRACT: Final = {AlgosearchError, InvalidValue, ModelError}
