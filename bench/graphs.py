@@ -58,7 +58,7 @@ def torch_us(run: Callable[[], Any]) -> float | None:
                     run()
         except RuntimeError:
             return None
-        return _replayed(graph.replay, cupy.cuda.ExternalStream(stream.cuda_stream))
+        return _replayed(graph.replay, cupy.cuda.Stream.from_external(stream))
 
 
 def _replayed(replay: Callable[[], Any], stream: Any) -> float:

@@ -144,11 +144,15 @@ def ours(stride: int, against: str, seconds: float) -> dict[str, Any]:
             far = [each for each in candidates if each.algorithm in {choice.algorithm, first} - times.keys()]
             times |= oracle.timed(session, op, far) if far else {}
             mine, best = oracle.prices(times, choice.algorithm)
+            fastest = min(times, key=lambda algorithm: statistics.median(times[algorithm]))
             found["cases"][name] = {
                 "op": op.describe(),
                 "seconds": took_s,
                 "pick": choice.algorithm,
                 "candidates": len(candidates),
+                "tried": sum(getattr(each, "time_us", None) is not None for each in choice.candidates),
+                "best": fastest,
+                "best_rank": next(each.rank for each in candidates if each.algorithm == fastest),
                 "mine_us": mine,
                 "best_us": best,
                 "first_us": oracle.prices(times, first)[0] if first in times else None,

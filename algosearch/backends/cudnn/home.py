@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from algosearch.backends.arrays import HOST
 from algosearch.backends.cudnn.gpu import Block, CudaFault, OutOfDeviceMemory
 
+_NO_MEMORY = 2  # cudaErrorMemoryAllocation
 _ON_DEVICE = 3  # cudaMemcpyDeviceToDevice
 _IN_DEVICE_MEMORY = (2, 3)  # cudaMemoryTypeDevice, cudaMemoryTypeManaged
 
@@ -36,8 +37,8 @@ class Home(Protocol):
         """The ordinal of the device in whose memory an address is; `HOST` if it is in none."""
         ...
 
-    def allocate(self, size_bytes: int, stream: int) -> Block:
-        """Memory that is used on one stream, free again when it is dropped.
+    def allocate(self, size_bytes: int) -> Block:
+        """Memory that is free again when it is dropped, which waits for the device.
 
         Raises:
             OutOfDeviceMemory: there is not so much.
@@ -70,8 +71,6 @@ class CupyHome:
         self._device: Any = cupy.cuda.Device(ordinal)
         with self.current(), self._translated("making a context"):
             self._runtime.free(0)
-            # Not CuPy's default one, which the caller may limit, empty or replace.
-            self._pool: Any = cupy.cuda.MemoryPool()
 
     def __repr__(self) -> str:
         return f"<CupyHome {self.ordinal}>"
@@ -96,13 +95,15 @@ class CupyHome:
             found = self._runtime.pointerGetAttributes(address)
         return int(found.device) if int(found.type) in _IN_DEVICE_MEMORY else HOST
 
-    def allocate(self, size_bytes: int, stream: int) -> Block:
-        """As `Home` says."""
-        with self._translated("cudaMalloc"), self._cupy.ExternalStream(stream):
-            try:
-                return _Block(self._pool.malloc(size_bytes), size_bytes)
-            except self._cupy.memory.OutOfMemoryError as error:
-                raise OutOfDeviceMemory(size_bytes, str(error)) from None
+    def allocate(self, size_bytes: int) -> Block:
+        """As `Home` says: of the driver, not of a pool, which the caller may limit, empty or replace."""
+        try:
+            with self._translated("cudaMalloc"):
+                return _Block(self._cupy.Memory(size_bytes), size_bytes)
+        except CudaFault as fault:
+            if fault.status == _NO_MEMORY:
+                raise OutOfDeviceMemory(size_bytes, fault.message) from None
+            raise
 
     def copy(self, target: int, source: int, size_bytes: int, stream: int) -> None:
         """As `Home` says."""
@@ -118,9 +119,9 @@ class CupyHome:
 
 
 class _Block:
-    """Of the pool, to which it goes back by itself."""
+    """It is freed when it is dropped."""
 
-    def __init__(self, pointer: Any, size_bytes: int) -> None:
-        self._pointer = pointer
-        self.address: int = pointer.ptr
+    def __init__(self, memory: Any, size_bytes: int) -> None:
+        self._memory = memory
+        self.address: int = memory.ptr
         self.size_bytes = size_bytes

@@ -234,7 +234,7 @@ class CudnnExecutable:
             if self._runner.home.is_capturing(stream):
                 rule = f"of {self.workspace_bytes} bytes must be given to a call that is captured, or call once before"
                 raise InvalidCall("workspace", None, rule)
-            room = self._rooms[stream] = self._runner.home.allocate(self.workspace_bytes, stream)
+            room = self._rooms[stream] = self._runner.home.allocate(self.workspace_bytes)
         return room.address
 
     def _check_device(self, name: str, array: Seen) -> None:

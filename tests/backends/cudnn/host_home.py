@@ -47,7 +47,7 @@ class HostHome:
     def device_of(self, address: int) -> int:
         return self.elsewhere.get(address, ORDINAL)
 
-    def allocate(self, size_bytes: int, stream: int) -> HostBlock:
+    def allocate(self, size_bytes: int) -> HostBlock:
         assert self.depth
         if size_bytes > self._memory.free_bytes():
             raise OutOfDeviceMemory(size_bytes, "the host has no more")
