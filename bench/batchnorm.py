@@ -63,7 +63,7 @@ def sample(data_type: str, layout: str, batch: int, seconds: float) -> dict[str,
     from algosearch.backends.cudnn import CudnnBackend
 
     ops = norms(data_type, layout, batch)
-    found: dict[str, Any] = {"cases": {}, "unsupported": []}
+    found: dict[str, Any] = {"ops": len(ops), "cases": {}, "unsupported": []}
 
     async def search() -> dict[BatchNormOp, algosearch.Choice]:
         choices: dict[BatchNormOp, algosearch.Choice] = {}
@@ -191,6 +191,7 @@ def _figures(raw: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
     for name, samples in raw.items():
         found = [case for each in samples for case in each["cases"].values()]
         ruled = [case for case in found if case["rule_us"]]
+        figures[f"{name}_ops_in_all"] = samples[0]["ops"]
         figures[f"{name}_ops"] = len(samples[0]["cases"])
         figures[f"{name}_unsupported"] = len(samples[0]["unsupported"])
         figures[f"{name}_regret"] = _ratio(found, "mine_us", "best_us")

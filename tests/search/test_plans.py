@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -33,6 +34,7 @@ from tests.backends import reference
 from tests.backends.cudnn.memory import aligned
 from tests.backends.slots import numbers, rows_for, shaped
 from tests.cancelling import cancel_at_every_suspension
+from tests.forking import in_child
 from tests.search.helpers import scripted, some_op
 
 CONV = ConvOp(input_shape=(2, 4, 6, 5), filter_shape=(8, 4, 3, 3), padding_low=(1, 1))
@@ -263,3 +265,18 @@ async def test_cancelled_at_every_await_nothing_is_left_open(
 
     assert await cancel_at_every_suspension(scenario, check_closed) > 0
     assert opened
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+async def test_a_child_builds_its_own_and_runs_its_parents(searcher: Searcher) -> None:
+    choice = await searcher.select(CONV)
+    with await searcher.build(CONV, choice) as inherited:
+
+        def build() -> str:
+            check(inherited)
+            with searcher.build_blocking(CONV, choice, timeout_s=15) as plan:
+                check(plan)
+                return plan.choice.algorithm
+
+        assert in_child(build) == choice.algorithm
+        check(inherited)
