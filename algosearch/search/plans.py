@@ -176,12 +176,16 @@ class Workshop:
         return built.result()
 
     def close(self) -> None:
-        """Build nothing any more. Harmless if called twice; plans live on."""
+        """Build nothing any more, and give back what building needed. Harmless if called twice; plans live on."""
+        self._post(self._close_runners, begin=False)
+        self.stop()
+
+    def stop(self) -> None:
+        """Build nothing any more."""
         with self._lock:
             self._closed = True
-            thread = self._thread
-        if thread is not None and thread.post(self._close_runners):
-            thread.stop()
+            if self._thread is not None:
+                self._thread.stop()
 
     def _begin(self, op: Op, choice: Choice, device: str | None) -> Milestone[Plan]:
         built: Milestone[Plan] = Milestone()
@@ -213,9 +217,9 @@ class Workshop:
             if not self._post(plan.close):
                 plan.close()
 
-    def _post(self, job: Callable[[], None]) -> bool:
+    def _post(self, job: Callable[[], None], *, begin: bool = True) -> bool:
         with self._lock:
-            if self._closed:
+            if self._closed or (self._thread is None and not begin):
                 return False
             if self._thread is None:
                 self._thread = PinnedThread("algosearch-build")

@@ -314,6 +314,11 @@ class Searcher:
         self._desk.close()
         self._workshop.close()
 
+    def close_at_exit(self) -> None:
+        """As `close`, when the interpreter exits: no library is called any more, which may be ending itself."""
+        self._desk.close()
+        self._workshop.stop()
+
     @property
     def closed(self) -> bool:
         """True once it refuses what is asked."""

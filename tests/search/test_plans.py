@@ -1,9 +1,13 @@
-"""What was picked is built again and run: on the CPU backend, through the searcher's public face."""
+"""What was picked is built again and run: on the CPU backend, through the searcher's public face.
+
+Most of it from answers that were never timed: to search on a busy machine takes seconds, and makes no other plan.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -63,7 +67,7 @@ OPS: list[Op] = [
 
 @pytest.fixture
 async def searcher() -> AsyncIterator[Searcher]:
-    async with open_searcher(store="memory:", backends=[CpuBackend()]) as searcher:
+    async with open_searcher(store="memory:", backends=[CpuBackend()], mode="heuristic") as searcher:
         yield searcher
 
 
@@ -97,7 +101,7 @@ async def test_whatever_could_be_picked_runs(searcher: Searcher, op: Op) -> None
 
 
 async def test_a_plan_outlives_its_searcher_and_may_be_called_from_many_threads() -> None:
-    async with open_searcher(store="memory:", backends=[CpuBackend()]) as searcher:
+    async with open_searcher(store="memory:", backends=[CpuBackend()], mode="heuristic") as searcher:
         plan = await searcher.build(CONV, await searcher.select(CONV))
     with plan, ThreadPoolExecutor(4) as pool:
         for ended in [pool.submit(check, plan, seed=seed) for seed in range(16)]:
@@ -114,8 +118,9 @@ async def test_the_blocking_door(searcher: Searcher) -> None:
         await asyncio.to_thread(searcher.build_blocking, CONV, _other(choice))
 
 
-async def test_an_answer_that_was_never_run_can_be_built(searcher: Searcher) -> None:
-    choice = await searcher.select(CONV, mode="heuristic")
+async def test_an_answer_that_was_searched_is_built_alike(searcher: Searcher) -> None:
+    choice = await searcher.select(CONV, mode="race")
+    assert choice.time_us is not None
     with await searcher.build(CONV, choice, device="cpu:0") as plan:
         check(plan)
 
@@ -215,7 +220,7 @@ async def test_another_library_than_the_records_is_named() -> None:
             )
             return runner
 
-    async with open_searcher(store="memory:", backends=[Updated()]) as searcher:
+    async with open_searcher(store="memory:", backends=[Updated()], mode="heuristic") as searcher:
         choice = await searcher.select(CONV)
         with pytest.raises(OtherEnvironment, match=rf"facts.numpy is 0.1, and was {np.__version__}"):
             await searcher.build(CONV, choice)
@@ -231,8 +236,23 @@ async def test_closed_is_closed(searcher: Searcher) -> None:
     with pytest.raises(RunFailed, match="closed"):
         check(plan)
     searcher.close()
+    searcher.close()
     with pytest.raises(SearcherClosed):
         await searcher.build(CONV, choice)
+
+
+@pytest.mark.parametrize("at_exit", [False, True])
+async def test_runners_are_closed_but_not_at_exit(monkeypatch: pytest.MonkeyPatch, at_exit: bool) -> None:
+    closed = threading.Event()
+    monkeypatch.setattr(CpuRunner, "close", lambda self: closed.set())
+    async with open_searcher(store="memory:", backends=[CpuBackend()], mode="heuristic") as searcher:
+        (await searcher.build(CONV, await searcher.select(CONV))).close()
+        (thread,) = (each for each in threading.enumerate() if each.name == "algosearch-build")
+        if at_exit:
+            searcher.close_at_exit()
+        searcher.close()
+        await asyncio.to_thread(thread.join, 10)
+    assert closed.is_set() != at_exit
 
 
 async def test_a_plan_that_nobody_closed_says_so(searcher: Searcher) -> None:
