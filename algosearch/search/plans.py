@@ -16,7 +16,7 @@ from typing import Any, Final, Self
 
 from algosearch.backends import Backend, Device
 from algosearch.backends.arrays import seen
-from algosearch.backends.running import RESERVE, Executable, Runner, RunsPicks, Slot, check_bytes, slot_of
+from algosearch.backends.running import RESERVE, Executable, Runner, RunsPicks, Slot, check_bytes, check_place, slot_of
 from algosearch.errors import (
     AlgosearchError,
     InvalidCall,
@@ -64,6 +64,8 @@ class Plan:
         algorithm; 0 if there is none."""
         self.slots: dict[str, Slot] = {name: slot_of(op, name, written=written) for name, written in executable.names}
         """What each array must be."""
+        self._usual = {name: (slot.shape, slot.strides, slot.element_type) for name, slot in self.slots.items()}
+        """What most arrays are, to the letter: to see that takes a third of working it out."""
         self._wanted = {*self.slots, RESERVE} if self.reserve_bytes else {*self.slots}
         self._executable = executable
         self._closed = False
@@ -99,7 +101,11 @@ class Plan:
         arrays = {name: seen(name, array) for name, array in tensors.items()}
         executable = self._executable
         for name, slot in self.slots.items():
-            slot.check(arrays[name], executable.alignment_bytes)
+            array = arrays[name]
+            if (array.shape, array.strides, array.element_type) == self._usual[name]:
+                check_place(name, array, executable.alignment_bytes, written=slot.written)
+            else:
+                slot.check(array, executable.alignment_bytes)
         if self.reserve_bytes:
             check_bytes(RESERVE, arrays[RESERVE], self.reserve_bytes, _RESERVE_ALIGNMENT_BYTES)
         room = None
