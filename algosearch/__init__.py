@@ -19,6 +19,7 @@ from algosearch.errors import (
     DeadlineExpired,
     DeviceUnavailable,
     DoesNotFit,
+    InvalidCall,
     InvalidGraph,
     InvalidOp,
     InvalidPolicy,
@@ -26,9 +27,13 @@ from algosearch.errors import (
     InvalidValue,
     ModelError,
     NoAlgorithm,
+    NotBuilt,
     NotCached,
     NotCovered,
+    NotRunnable,
+    OtherEnvironment,
     RequestWithdrawn,
+    RunFailed,
     SearcherClosed,
     SearchFailed,
     StoreUnusable,
@@ -44,7 +49,7 @@ from algosearch.records import Algorithm, Choice, Key, Policy, Record, Rejection
 from algosearch.search import open_searcher, select_algo
 
 if TYPE_CHECKING:
-    from algosearch.search import Request, Searcher, Statistics, Verdict
+    from algosearch.search import Plan, Request, Searcher, Statistics, Verdict
 
 __all__ = (
     # asking
@@ -52,6 +57,7 @@ __all__ = (
     "select_algo",
     "Searcher",
     "Request",
+    "Plan",
     "Statistics",
     "Verdict",
     # what is asked
@@ -90,10 +96,15 @@ __all__ = (
     "ModelError",
     "UnreadableModel",
     "UnknownDimension",
+    "InvalidCall",
+    "NotBuilt",
+    "NotRunnable",
+    "OtherEnvironment",
+    "RunFailed",
     "__version__",
 )
 
-_LAZY = frozenset({"Searcher", "Request", "Statistics", "Verdict"})
+_LAZY = frozenset({"Searcher", "Request", "Plan", "Statistics", "Verdict"})
 """Names of what callers are given and need not name, whose modules import asyncio and anyio: 60 ms."""
 
 

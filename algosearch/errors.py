@@ -41,6 +41,11 @@ __all__ = (
     "UnknownDimension",
     "InvalidGraph",
     "DoesNotFit",
+    "InvalidCall",
+    "NotBuilt",
+    "NotRunnable",
+    "OtherEnvironment",
+    "RunFailed",
 )
 
 _LONGEST: Final = 200
@@ -310,6 +315,65 @@ class DoesNotFit(AlgosearchError, ValueError):
             f"{self.graph} does not fit into {self.memory_bytes} bytes: with the least workspace it needs "
             f"{self.needed_bytes}, most at {worst}: {held}; give more memory or a smaller batch"
         )
+
+
+class InvalidCall(InvalidValue):
+    """A plan was called with something that it cannot run on: a wrong shape, type, device, alignment or stride."""
+
+    noun = "plan"
+
+
+class NotBuilt(AlgosearchError, RuntimeError):
+    """An algorithm that was picked cannot be made runnable here; `kind` and `message` are the library's refusal."""
+
+    def __init__(self, problem: str, algorithm: str, kind: str, message: str) -> None:
+        self.problem, self.algorithm, self.kind, self.message = problem, algorithm, kind, message
+        super().__init__(problem, algorithm, kind, message)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.algorithm} cannot be built for {self.problem}: {self.kind}: {self.message}; "
+            "ask again with a policy that excludes it"
+        )
+
+
+class NotRunnable(AlgosearchError, LookupError):
+    """A backend finds algorithms and cannot run them for a caller: what it times is scripted, say."""
+
+    def __init__(self, backend: str) -> None:
+        self.backend = backend
+        super().__init__(backend)
+
+    def __str__(self) -> str:
+        return f"what was picked for the backend {self.backend} cannot be run: ask a backend that computes (cpu, cudnn)"
+
+
+class OtherEnvironment(AlgosearchError, ValueError):
+    """A choice was made for another problem, or with other libraries or for another kind of device, than it is to be
+    run with. `differences` has (what, there, here); it is empty if what it was made for is not known here."""
+
+    def __init__(self, problem: str, differences: Sequence[tuple[str, str | None, str | None]]) -> None:
+        self.problem, self.differences = problem, tuple(differences)
+        super().__init__(problem, self.differences)
+
+    def __str__(self) -> str:
+        told = ", ".join(f"{what} is {here}, and was {there}" for what, there, here in self.differences)
+        return (
+            f"this choice is not one for {self.problem} in this environment: "
+            f"{told or 'it was made for another op, or with other libraries'}; select again here"
+        )
+
+
+class RunFailed(AlgosearchError, RuntimeError):
+    """A plan could not be run, with the library's or the driver's own words. Afterwards the device may be of no more
+    use to this process."""
+
+    def __init__(self, problem: str, algorithm: str, message: str) -> None:
+        self.problem, self.algorithm, self.message = problem, algorithm, message
+        super().__init__(problem, algorithm, message)
+
+    def __str__(self) -> str:
+        return f"running {self.algorithm} for {self.problem} failed: {self.message}"
 
 
 def _shown(value: object) -> str:

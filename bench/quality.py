@@ -16,6 +16,7 @@ import sys
 from time import perf_counter
 from typing import Any
 
+import graphs
 import oracle
 from networks import CASES, described, training_convs
 from report import arguments, report
@@ -27,8 +28,6 @@ from algosearch.ops import ConvOp
 from algosearch.records import Candidate, Trial
 
 PEERS = ("torch_benchmark", "torch_heuristic")
-RUNS = 20
-REPLAYS = 7
 MIB = 1 << 20
 LIMITS = {
     "resnet50_64_fp16_nhwc_regret_tried_warm": "≤ 0.003",
@@ -48,6 +47,7 @@ def ours(network: str, case: str, batch: int, how: set[str]) -> dict[str, Any]:
 
     ops = training_convs(network, case, batch)
     limits = (64, 8, 1, 0) if "limits" in how else ()
+    graph_us: list[float | None] = []
 
     async def search() -> tuple[list[algosearch.Choice], dict[int, tuple[float, list[algosearch.Choice]]]]:
         backend = CudnnBackend()
@@ -58,6 +58,8 @@ def ours(network: str, case: str, batch: int, how: set[str]) -> dict[str, Any]:
                 start = perf_counter()
                 found = await searcher.select_many(ops, Policy(workspace_limit_bytes=limit * MIB))
                 limited[limit] = perf_counter() - start, found
+            if "peers" in how:
+                graph_us.extend(await graphs_us(searcher, ops, choices))
             return choices, limited
 
     choices, limited = asyncio.run(search())
@@ -67,7 +69,7 @@ def ours(network: str, case: str, batch: int, how: set[str]) -> dict[str, Any]:
         "time_us": [choice.time_us for choice in choices],
     }
     if "peers" in how:
-        found["graph_us"] = graphs_us(ops, choices)
+        found["graph_us"] = graph_us
     for timing in ("warm", "rotating"):
         backend = CudnnBackend(timing=timing)
         session = backend.open(backend.devices()[0])
@@ -116,49 +118,14 @@ def _near(choice: algosearch.Choice) -> list[Candidate]:
     ]
 
 
-def graphs_us(ops: list[ConvOp], choices: list[algosearch.Choice]) -> list[float]:
-    """The time of one run of each pick in a CUDA graph."""
-    import cupy
-
-    from algosearch.backends.cudnn.buffers import Buffers
-    from algosearch.backends.cudnn.candidates import engine_of
-    from algosearch.backends.cudnn.convolution import ConvolutionGraph
-    from algosearch.backends.cudnn.cuda import CupyGpu
-    from algosearch.backends.cudnn.driver import Driver
-    from algosearch.backends.cudnn.handle import Handle
-    from algosearch.backends.cudnn.library import Library
-    from algosearch.backends.cudnn.problem import problem_of
-    from algosearch.records import Failure
-
-    driver = Driver.load()
-    gpu = CupyGpu(driver, driver.devices()[0])
-    handle = Handle(Library.load())
-    handle.set_stream(gpu.stream)
-    stream = cupy.cuda.Stream.from_external(gpu)
+async def graphs_us(
+    searcher: algosearch.Searcher, ops: list[ConvOp], choices: list[algosearch.Choice]
+) -> list[float | None]:
+    """The time of one run of each pick in a CUDA graph; None for one that cannot be captured."""
     found = []
     for op, choice in zip(ops, choices, strict=True):
-        built = ConvolutionGraph(handle, op).build(*engine_of(choice.algorithm))
-        assert not isinstance(built, Failure), built
-        problem = problem_of(op)
-        buffers = Buffers(gpu, problem.tensors, built.workspace_bytes, problem.range_of)
-        pack = built.variant_pack(buffers.sets[0], buffers.workspace)
-        assert pack.launch_long() == 0
-        gpu.synchronize()
-        with stream:
-            stream.begin_capture()
-            for _ in range(RUNS):
-                pack.launch()
-            graph = stream.end_capture()
-        first, last = cupy.cuda.Event(), cupy.cuda.Event()
-        times = []
-        for _ in range(REPLAYS + 1):
-            first.record(stream)
-            graph.launch(stream)
-            last.record(stream)
-            last.synchronize()
-            times.append(float(cupy.cuda.get_elapsed_time(first, last)) * 1e3 / RUNS)
-        found.append(statistics.median(times[1:]))
-        del graph, buffers
+        with await searcher.build(op, choice) as plan:
+            found.append(graphs.plan_us(plan))
     return found
 
 
@@ -167,28 +134,7 @@ def torch_graphs(network: str, case: str, batch: int, *, benchmark: bool) -> dic
     from torch_convs import TorchConv
 
     torch.backends.cudnn.benchmark = benchmark
-    found = []
-    stream = torch.cuda.Stream()
-    torch.cuda.set_stream(stream)
-    for op in training_convs(network, case, batch):
-        conv = TorchConv(op)
-        conv()
-        stream.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=stream):
-            for _ in range(RUNS):
-                conv()
-        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        times = []
-        for _ in range(REPLAYS + 1):
-            first.record(stream)
-            graph.replay()
-            last.record(stream)
-            last.synchronize()
-            times.append(first.elapsed_time(last) * 1e3 / RUNS)
-        found.append(statistics.median(times[1:]))
-        del graph, conv
-    return {"graph_us": found}
+    return {"graph_us": [graphs.torch_us(TorchConv(op)) for op in training_convs(network, case, batch)]}
 
 
 def fresh(who: str, network: str, case: str, batch: int, how: str) -> dict[str, Any]:
@@ -242,10 +188,12 @@ def _add_case(figures: dict[str, Any], raw: dict[str, Any], what: tuple[str, str
         if limited:
             figures[f"{name}_regret_{limit}_mib"] = statistics.median(map(_regret, limited))
             figures[f"{name}_seconds_{limit}_mib"] = statistics.median(each["seconds"] for each in limited)
-    mine = _per_op(samples["ours"])
-    for who in options.peers if mine else ():
-        theirs = _per_op(samples[who])
-        ratios = [a / b - 1 for a, b in zip(mine, theirs, strict=True)]
+    ours_us = _per_op(samples["ours"])
+    for who in options.peers if ours_us else ():
+        both = [(a, b) for a, b in zip(ours_us, _per_op(samples[who]), strict=True) if a and b]
+        mine, theirs = ([pair[side] for pair in both] for side in (0, 1))
+        ratios = [a / b - 1 for a, b in both]
+        figures[f"{name}_not_captured_beside_{who}"] = len(ours_us) - len(both)
         figures[f"{name}_sum_ms"] = sum(mine) / 1e3
         figures[f"{name}_{who}_sum_ms"] = sum(theirs) / 1e3
         figures[f"{name}_against_{who}"] = sum(mine) / sum(theirs) - 1
@@ -257,9 +205,10 @@ def _regret(found: dict[str, Any]) -> float:
     return float(sum(found["mine_us"]) / sum(found["best_us"]) - 1)
 
 
-def _per_op(samples: list[dict[str, Any]]) -> list[float]:
+def _per_op(samples: list[dict[str, Any]]) -> list[float | None]:
+    """None for an op that could not be captured in every sample."""
     rows = [sample["graph_us"] for sample in samples if "graph_us" in sample]
-    return [statistics.median(each) for each in zip(*rows, strict=True)]
+    return [None if None in each else statistics.median(each) for each in zip(*rows, strict=True)]
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from algosearch.errors import (
     DeadlineExpired,
     DeviceUnavailable,
     DoesNotFit,
+    InvalidCall,
     InvalidGraph,
     InvalidOp,
     InvalidPolicy,
@@ -24,9 +25,13 @@ from algosearch.errors import (
     InvalidValue,
     ModelError,
     NoAlgorithm,
+    NotBuilt,
     NotCached,
     NotCovered,
+    NotRunnable,
+    OtherEnvironment,
     RequestWithdrawn,
+    RunFailed,
     SearcherClosed,
     SearchFailed,
     StoreUnusable,
@@ -119,6 +124,36 @@ TEXTS: Final[list[tuple[AlgosearchError, str]]] = [
     (
         DoesNotFit("g", 1, 3, [("conv1", 0), ("x", 2)]),
         _FULL,
+    ),
+    (InvalidCall("input", (1, 2), "must have the shape (2, 1)"), "plan.input = (1, 2): must have the shape (2, 1)"),
+    (
+        NotBuilt("forward 1x1", "cudnn/graph:5", "build_failed", "no such knob"),
+        (
+            "cudnn/graph:5 cannot be built for forward 1x1: build_failed: no such knob; ask again with a policy that "
+            "excludes it"
+        ),
+    ),
+    (
+        NotRunnable("simulated"),
+        "what was picked for the backend simulated cannot be run: ask a backend that computes (cpu, cudnn)",
+    ),
+    (
+        OtherEnvironment("forward 1x1", (("facts.cudnn", "9.19.0", "9.28.0"),)),
+        (
+            "this choice is not one for forward 1x1 in this environment: facts.cudnn is 9.28.0, and was 9.19.0; "
+            "select again here"
+        ),
+    ),
+    (
+        OtherEnvironment("forward 1x1", ()),
+        (
+            "this choice is not one for forward 1x1 in this environment: it was made for another op, or with other "
+            "libraries; select again here"
+        ),
+    ),
+    (
+        RunFailed("forward 1x1", "cudnn/graph:5", "out of memory"),
+        "running cudnn/graph:5 for forward 1x1 failed: out of memory",
     ),
 ]
 ABSTRACT: Final = {AlgosearchError, InvalidValue, ModelError}

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from algosearch.search.ambient import current_searcher, open_searcher, select_algo
 
 if TYPE_CHECKING:
+    from algosearch.search.plans import Plan
     from algosearch.search.request import Request
     from algosearch.search.searcher import Searcher
     from algosearch.search.statistics import ChoicesDigest, EngineStatistics, FlightStatus, Statistics
@@ -23,6 +24,7 @@ __all__ = (
     "current_searcher",
     "Searcher",
     "Request",
+    "Plan",
     "Statistics",
     "EngineStatistics",
     "FlightStatus",
@@ -33,6 +35,7 @@ __all__ = (
 _LAZY = {
     "Searcher": "searcher",
     "Request": "request",
+    "Plan": "plans",
     "Verdict": "verification",
     **dict.fromkeys(("Statistics", "EngineStatistics", "FlightStatus", "ChoicesDigest"), "statistics"),
 }

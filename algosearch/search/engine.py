@@ -25,6 +25,7 @@ from algosearch.backends import Backend, Device
 from algosearch.devices.pool import Pool
 from algosearch.errors import AlgosearchError, SearcherClosed, UnknownDevice
 from algosearch.forks import renew_in_children
+from algosearch.records import Environment
 from algosearch.search.claims import EXPIRY_S, PATIENCE_S, ClaimCounts, Claims
 from algosearch.search.contained import ContainedStore
 from algosearch.search.inquiry import Inquiry
@@ -73,7 +74,7 @@ class Engine:
         expiry_s: float = EXPIRY_S,
         patience_s: float = PATIENCE_S,
     ) -> None:
-        self._lineup = lineup
+        self.lineup = lineup
         self._home = home
         self._base = base
         self._isolation = isolation
@@ -192,12 +193,17 @@ class Engine:
         """What is under way."""
         return () if self._tower is None else self._tower.flights()
 
+    def environments(self) -> list[Environment]:
+        """Those of the devices that were opened so far."""
+        known = [pool.known_environment for pool in self._all_pools()]
+        return [environment for environment in known if environment is not None]
+
     def statistics(self) -> EngineStatistics:
         """A snapshot."""
         counts = Counts() if self._tower is None else self._tower.counts
         claims = ClaimCounts() if self._tower is None else self._tower.claims.counts
         store, base = self._tiers.store, self._tiers.base
-        environments = [pool.known_environment for pool in self._all_pools()]
+        environments = self.environments()
         return EngineStatistics(
             store=None if store is None else store.location,
             store_trouble=self._tiers.trouble,
@@ -206,7 +212,7 @@ class Engine:
             incomplete={
                 f"{environment.backend} on {environment.device}": environment.incomplete
                 for environment in environments
-                if environment is not None and environment.incomplete is not None
+                if environment.incomplete is not None
             },
             store_hits=counts.store_hits,
             store_misses=dict(counts.store_misses),
@@ -284,19 +290,19 @@ class Engine:
         self._sort_devices(tasks)
         with self._inbox_lock:
             self._serving = True
-        self.ready.set(tuple(device for _, device in self._lineup.devices))
+        self.ready.set(tuple(device for _, device in self.lineup.devices))
         self._drain()
 
     def _sort_devices(self, tasks: TaskGroup) -> None:
         kinds: dict[tuple[int, str], list[tuple[Backend, Device]]] = {}
-        for backend, device in self._lineup.devices:
+        for backend, device in self.lineup.devices:
             kinds.setdefault((id(backend), device.kind), []).append((backend, device))
         for members in kinds.values():
             backend, devices = members[0][0], [device for _, device in members]
             pool = Pool(backend, devices, tasks, isolation=self._isolation, quiet=self._stillness.quiet)
             for device in pool.devices:
                 self._pools[device.name] = pool
-        for _, device in self._lineup.devices:
+        for _, device in self.lineup.devices:
             self._pools.setdefault(device.backend, self._pools[device.name])
 
     def _all_pools(self) -> tuple[Pool, ...]:
@@ -304,9 +310,9 @@ class Engine:
 
     def _pool_of(self, device: str | None) -> Pool:
         if device is None:
-            if not self._lineup.devices:
-                raise self._lineup.refusal()
-            return self._pools[self._lineup.names[0]]
+            if not self.lineup.devices:
+                raise self.lineup.refusal()
+            return self._pools[self.lineup.names[0]]
         try:
             return self._pools[device]
         except KeyError:

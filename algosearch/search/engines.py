@@ -113,7 +113,7 @@ class Engines:
             hired = tuple(self._hired)
         UNDER_WAY.refuse(SearcherClosed("the interpreter is exiting"))
         for each in hired:
-            each.searcher.close()
+            each.searcher.close_at_exit()
         engines = tuple(self._all)
         for engine in engines:
             engine.stop()

@@ -17,7 +17,7 @@ from typing import Final
 
 import msgspec
 
-from algosearch.errors import SearcherClosed
+from algosearch.errors import InvalidSetting, SearcherClosed
 from algosearch.ops import Op
 from algosearch.records import DEFAULT_POLICY, Choice, Policy, Record
 from algosearch.search.answers import Answers, Place
@@ -25,6 +25,7 @@ from algosearch.search.arguments import checked_device, checked_op, checked_ops,
 from algosearch.search.desk import Desk
 from algosearch.search.engine import Engine
 from algosearch.search.milestone import refuse_in_loop, wait_for_all
+from algosearch.search.plans import Plan, Workshop
 from algosearch.search.request import Request
 from algosearch.search.statistics import ChoicesDigest, FlightStatus, Statistics
 from algosearch.search.verification import TOLERANCE, Verdict, Verification
@@ -45,6 +46,7 @@ class Searcher:
         self._engine = engine
         self._answers = Answers(mode, policy)
         self._desk = Desk(self._answers, engine)
+        self._workshop = Workshop(engine)
         self._own = self._answers.own
         self._hits = 0
 
@@ -176,6 +178,47 @@ class Searcher:
         inquiries = self._desk.join(checked_ops(ops), self._place(mode, device, policy))
         return self._desk.wait_blocking(inquiries, timeout_s, "Searcher.select_blocking")
 
+    async def build(self, op: Op, choice: Choice, *, device: str | None = None) -> Plan:
+        """What was picked for `op`, made runnable in this process: a callable over the caller's arrays.
+
+        Args:
+            op: what it was picked for.
+            choice: as `select` gave it; its algorithm is built, in the environment for which it was picked.
+            device: on which; by default the first one of the algorithm's backend that this searcher has.
+
+        Raises:
+            InvalidOp, InvalidSetting: an argument is of the wrong kind.
+            OtherEnvironment: it was picked for another op, or with other libraries or for another kind of device.
+            NotBuilt: the library does not build it.
+            NotRunnable: what the backend finds cannot be run (the simulated one's).
+            UnknownDevice, DeviceUnavailable, SearcherClosed.
+
+        Cancellation: a plan that is being built is closed when it is there.
+        """
+        return await self._workshop.build(*self._picked(op, choice, device))
+
+    def build_blocking(
+        self, op: Op, choice: Choice, *, device: str | None = None, timeout_s: float | None = None
+    ) -> Plan:
+        """`build` for a thread without a loop.
+
+        Raises:
+            WouldBlockLoop: an event loop runs in this thread.
+            TimeoutError: there was no plan within `timeout_s`.
+            and what `build` raises.
+        """
+        refuse_in_loop("Searcher.build_blocking", "await Searcher.build")
+        if timeout_s is not None:
+            timeout_s = checked_seconds("timeout_s", timeout_s)
+        return self._workshop.build_blocking(*self._picked(op, choice, device), timeout_s)
+
+    def _picked(self, op: Op, choice: Choice, device: str | None) -> tuple[Op, Choice, str | None]:
+        if self.closed:
+            raise SearcherClosed
+        if type(choice) is not Choice:
+            raise InvalidSetting("choice", choice, "must be a Choice, as select gives one")
+        return checked_op(op), choice, None if device is None else checked_device(device)
+
     async def verify(
         self,
         record: Record,
@@ -269,6 +312,12 @@ class Searcher:
     def close(self) -> None:
         """Refuse what comes from now on, and fail what is pending. Harmless if called twice."""
         self._desk.close()
+        self._workshop.close()
+
+    def close_at_exit(self) -> None:
+        """As `close`, when the interpreter exits: no library is called any more, which may be ending itself."""
+        self._desk.close()
+        self._workshop.stop()
 
     @property
     def closed(self) -> bool:

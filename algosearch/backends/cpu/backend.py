@@ -5,6 +5,7 @@ from __future__ import annotations
 from algosearch.backends.base import Device, Recipe
 from algosearch.backends.cpu import machine
 from algosearch.backends.cpu.catalogue import BACKEND, Catalogue, kernels
+from algosearch.backends.cpu.running import CpuRunner
 from algosearch.backends.cpu.session import CpuSession
 from algosearch.errors import DeviceUnavailable, InvalidSetting
 from algosearch.settings import Isolation
@@ -51,6 +52,14 @@ class CpuBackend:
         Raises:
             DeviceUnavailable: it is not this machine's.
         """
+        self._check(device)
+        return CpuSession(device, machine.environment(BACKEND), self._catalogue)
+
+    def runner(self, device: Device) -> CpuRunner:
+        """As `RunsPicks` says."""
+        self._check(device)
+        return CpuRunner(machine.environment(BACKEND), self._catalogue)
+
+    def _check(self, device: Device) -> None:
         if device not in self.devices():
             raise DeviceUnavailable(device.name, "this machine has no such processor", "there is one, cpu:0")
-        return CpuSession(device, machine.environment(BACKEND), self._catalogue)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 import msgspec
@@ -11,7 +13,9 @@ from algosearch.backends.base import Device, Recipe
 from algosearch.backends.cudnn.candidates import BACKEND
 from algosearch.backends.cudnn.driver import CudaDevice, Driver, DriverMissing
 from algosearch.backends.cudnn.gpu import CudaFault, OutOfDeviceMemory
+from algosearch.backends.cudnn.home import CupyHome
 from algosearch.backends.cudnn.library import CudnnUnusable, Library, find
+from algosearch.backends.cudnn.running import CudnnRunner
 from algosearch.backends.cudnn.session import CudnnSession, Timing
 from algosearch.backends.cudnn.status import CudnnError
 from algosearch.errors import DeviceUnavailable, InvalidSetting
@@ -94,6 +98,22 @@ class CudnnBackend:
         Raises:
             DeviceUnavailable: with the reason and the remedy.
         """
+        driver, found = self._found(device)
+        with _explained(device):
+            library = Library.load(self._library)
+            from algosearch.backends.cudnn.cuda import CupyGpu  # imports CuPy
+
+            gpu = CupyGpu(driver, found)
+        return CudnnSession(library, gpu, device, environment_of(library, found), timing=self._timing)
+
+    def runner(self, device: Device) -> CudnnRunner:
+        """As `RunsPicks` says: its context, and cuDNN."""
+        _, found = self._found(device)
+        with _explained(device):
+            library = Library.load(self._library)
+            return CudnnRunner(library, CupyHome(found.ordinal), environment_of(library, found))
+
+    def _found(self, device: Device) -> tuple[Driver, CudaDevice]:
         missing = self.absence()
         if missing is not None:
             raise missing
@@ -101,16 +121,18 @@ class CudnnBackend:
         found = next((each for each in driver.devices() if _device(each) == device), None)
         if found is None:
             raise DeviceUnavailable(device.name, "this process sees no such GPU", "look at CUDA_VISIBLE_DEVICES")
-        try:
-            library = Library.load(self._library)
-            from algosearch.backends.cudnn.cuda import CupyGpu  # imports CuPy
+        return driver, found
 
-            gpu = CupyGpu(driver, found)
-        except (CudaFault, OutOfDeviceMemory, CudnnError) as error:
-            raise DeviceUnavailable(device.name, str(error), _FRESH) from error
-        except ImportError as error:
-            raise DeviceUnavailable(device.name, f"CuPy cannot be imported: {error}", _CUPY) from error
-        return CudnnSession(library, gpu, device, environment_of(library, found), timing=self._timing)
+
+@contextmanager
+def _explained(device: Device) -> Iterator[None]:
+    """What can go wrong when a device is opened, as `DeviceUnavailable`."""
+    try:
+        yield
+    except (CudaFault, OutOfDeviceMemory, CudnnError) as error:
+        raise DeviceUnavailable(device.name, str(error), _FRESH) from error
+    except ImportError as error:
+        raise DeviceUnavailable(device.name, f"CuPy cannot be imported: {error}", _CUPY) from error
 
 
 def environment_of(library: Library, device: CudaDevice) -> Environment:

@@ -61,7 +61,9 @@ def listing(graph: OperationGraph, op: ConvOp, width: int | None) -> Listing:
     )
 
 
-def norm_listing(legacy: LegacyNorm, graph: NormGraph | None, width: int | None) -> Listing:
+def norm_listing(
+    legacy: LegacyNorm, graph: NormGraph | None, width: int | None, *, other: LegacyNorm | None = None
+) -> Listing:
     """The candidates of a batch norm: the legacy API's modes, then engines of the graph API. Those are compiled when
     they are built, up to a second each, and differ little: so only few, where they can win, unless all are asked for.
 
@@ -69,23 +71,30 @@ def norm_listing(legacy: LegacyNorm, graph: NormGraph | None, width: int | None)
         legacy: the op, as the legacy API knows it.
         graph: the same as a graph, if there is such a one.
         width: as in `listing`.
+        other: of a fused op the other pass of training. The backward pass reads what the forward pass of the same mode
+            wrote, so that only modes are listed which do both.
 
     Raises:
         CudnnError: the library cannot be asked.
     """
     modes = legacy.candidates()
+    if other is not None:
+        both = {each.mode for each in other.candidates()}
+        modes = [each for each in modes if each.mode in both]
     few = _NORM_GRAPHS if legacy.op.layout == "channels_last" else 0
     configs = [] if graph is None else graph.heuristics("a")
     count = len(configs) if width is None else max(few, width - len(modes))
     complete = count >= len(configs)
     described = [
-        *((str(legacy_algorithm(each.mode)), each.workspace_bytes, each.notes) for each in modes),
-        *((_name_of(each.engine, each.knobs), each.workspace_bytes, each.notes) for each in configs[:count]),
+        *((str(legacy_algorithm(each.mode)), each.workspace_bytes, each.notes, each.reserve_bytes) for each in modes),
+        *((_name_of(each.engine, each.knobs), each.workspace_bytes, each.notes, 0) for each in configs[:count]),
     ]
     return Listing(
         candidates=tuple(
-            Candidate(algorithm=name, rank=rank, workspace_bytes=workspace_bytes, notes=words)
-            for rank, (name, workspace_bytes, words) in enumerate(described)
+            Candidate(
+                algorithm=name, rank=rank, workspace_bytes=workspace_bytes, notes=words, reserve_bytes=reserve_bytes
+            )
+            for rank, (name, workspace_bytes, words, reserve_bytes) in enumerate(described)
         ),
         complete=complete,
         look_at=None if complete else max(1, len(modes) + few),

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from msgspec.structs import replace
+
 from algosearch.backends.cudnn.graph import GraphTensor, strides_of
 from algosearch.ops import BatchNormOp, Shape, canonical
 from algosearch.ops.types import element_bytes
@@ -72,6 +74,13 @@ def forward_of(op: BatchNormOp) -> BatchNormOp:
             parameter_type=op.parameter_type,
         )
     )
+
+
+def other_pass_of(op: BatchNormOp) -> BatchNormOp:
+    """The backward pass of a forward one in training, and the other way round."""
+    if op.phase == "backward":
+        return forward_of(op)
+    return canonical(replace(op, phase="backward"))
 
 
 def _read(op: BatchNormOp) -> Iterator[str]:

@@ -10,7 +10,7 @@ from algosearch.backends.cudnn.candidates import engine_of, legacy_mode_of, list
 from algosearch.backends.cudnn.convolution import ConvolutionGraph
 from algosearch.backends.cudnn.handle import Handle
 from algosearch.backends.cudnn.legacy_norm import LegacyNorm
-from algosearch.backends.cudnn.norm import forward_of
+from algosearch.backends.cudnn.norm import other_pass_of
 from algosearch.backends.cudnn.norm_graph import NormGraph, can_be_a_graph
 from algosearch.backends.cudnn.plan import Runnable
 from algosearch.backends.cudnn.status import CudnnError
@@ -24,6 +24,8 @@ class Made(msgspec.Struct, frozen=True):
     plan: Runnable
     before: Runnable | None = None
     """What must have been run before it, on the same tensors, for its result to mean something."""
+    is_legacy: bool = False
+    """Whether it is a mode of the legacy API, which updates running statistics in place."""
 
     def destroy(self) -> None:
         """Give both back; in the lane."""
@@ -88,11 +90,13 @@ class _NormOffer:
     def __init__(self, handle: Handle, op: BatchNormOp) -> None:
         self._op = op
         self._legacy = LegacyNorm(handle, op)
-        self._forward = LegacyNorm(handle, forward_of(op)) if op.phase == "backward" and op.fusion != "none" else None
+        fused = op.fusion != "none" and op.phase != "inference"
+        self._other = LegacyNorm(handle, other_pass_of(op)) if fused else None
+        self._forward = self._other if op.phase == "backward" else None
         self._graph = _graph_of(handle, op)
 
     def listing(self, width: int | None) -> Listing:
-        return norm_listing(self._legacy, self._graph, width)
+        return norm_listing(self._legacy, self._graph, width, other=self._other)
 
     def make(self, algorithm: str) -> Made | Failure:
         mode = legacy_mode_of(algorithm)
@@ -103,12 +107,12 @@ class _NormOffer:
             return compiled if isinstance(compiled, Failure) else Made(compiled)
         plan = self._legacy.build(mode)
         if isinstance(plan, Failure) or self._forward is None:
-            return plan if isinstance(plan, Failure) else Made(plan)
+            return plan if isinstance(plan, Failure) else Made(plan, is_legacy=True)
         before = self._forward.build(mode)
         if isinstance(before, Failure):
             plan.destroy()
             return before
-        return Made(plan, before)
+        return Made(plan, before, is_legacy=True)
 
     def destroy(self) -> None:
         if self._graph is not None:

@@ -19,6 +19,7 @@ from algosearch.backends.cudnn.legacy_norm import IN_PLACE, MODES, LegacyCandida
 from algosearch.backends.cudnn.library import Library
 from algosearch.backends.cudnn.norm import EPSILON, MOMENTUM, UIDS, forward_of, norm_tensors
 from algosearch.backends.cudnn.norm_graph import NormGraph, can_be_a_graph
+from algosearch.backends.cudnn.offer import offer_of
 from algosearch.backends.cudnn.plan import Plan, Runnable
 from algosearch.backends.cudnn.status import CudnnError
 from algosearch.ops import BatchNormOp, canonical
@@ -303,6 +304,22 @@ def test_listing_without_a_graph(handle: Handle) -> None:
     found = norm_listing(LegacyNorm(handle, FUSED), None, 1)
     assert [each.algorithm for each in found.candidates] == ["cudnn/legacy:spatial_persistent"]
     assert found.complete
+
+
+def test_a_reserve_is_told_and_only_modes_that_do_both_passes_are_listed(handle: Handle) -> None:
+    backward = replace(FUSED, phase="backward")
+    offers = [offer_of(handle, op) for op in (FUSED, backward)]
+    listed = [offer.listing(None).candidates for offer in offers if offer is not None]
+    for offer in offers:
+        assert offer is not None
+        offer.destroy()
+    assert [[each.algorithm for each in candidates] for candidates in listed] == [
+        ["cudnn/legacy:spatial_persistent"]
+    ] * 2
+    assert listed[0][0].reserve_bytes == listed[1][0].reserve_bytes == 4 * 3 * 5 * 6 // 8
+    one_mode = LegacyNorm(handle, replace(PLAIN, data_type="float64", parameter_type="float64"))
+    both = norm_listing(LegacyNorm(handle, PLAIN), None, 1, other=one_mode)
+    assert [each.algorithm for each in both.candidates] == ["cudnn/legacy:spatial"]
 
 
 def test_names_of_modes() -> None:

@@ -1,0 +1,127 @@
+"""`Home`: the device in the caller's own process, as far as running a plan needs it: made current for a call and given
+back as it was, some memory, and what is known of streams and addresses. `CupyHome` is that through CuPy."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Protocol
+
+from algosearch.backends.arrays import HOST
+from algosearch.backends.cudnn.gpu import Block, CudaFault, OutOfDeviceMemory
+
+_NO_MEMORY = 2  # cudaErrorMemoryAllocation
+_ON_DEVICE = 3  # cudaMemcpyDeviceToDevice
+_IN_DEVICE_MEMORY = (2, 3)  # cudaMemoryTypeDevice, cudaMemoryTypeManaged
+
+
+class Home(Protocol):
+    """One device."""
+
+    ordinal: int
+
+    def current(self) -> AbstractContextManager[None]:
+        """Make it the thread's current device meanwhile."""
+        ...
+
+    def usual_stream(self, *, of_torch: bool) -> int:
+        """The thread's current stream: PyTorch's, or CuPy's."""
+        ...
+
+    def is_capturing(self, stream: int) -> bool:
+        """Whether what is queued there is recorded for a CUDA graph."""
+        ...
+
+    def device_of(self, address: int) -> int:
+        """The ordinal of the device in whose memory an address is; `HOST` if it is in none."""
+        ...
+
+    def allocate(self, size_bytes: int) -> Block:
+        """Memory that is free again when it is dropped, which waits for the device.
+
+        Raises:
+            OutOfDeviceMemory: there is not so much.
+        """
+        ...
+
+    def copy(self, target: int, source: int, size_bytes: int, stream: int) -> None:
+        """Queue a copy within the device's memory.
+
+        Raises:
+            CudaFault: it cannot be.
+        """
+        ...
+
+
+class CupyHome:
+    """A `Home` through CuPy, which is imported when one is made.
+
+    Raises:
+        ImportError: there is no CuPy, or it is broken.
+        CudaFault: the device cannot be used.
+    """
+
+    def __init__(self, ordinal: int) -> None:
+        import cupy
+
+        self.ordinal = ordinal
+        self._cupy: Any = cupy.cuda
+        self._runtime: Any = cupy.cuda.runtime
+        self._device: Any = cupy.cuda.Device(ordinal)
+        with self.current(), self._translated("making a context"):
+            self._runtime.free(0)
+
+    def __repr__(self) -> str:
+        return f"<CupyHome {self.ordinal}>"
+
+    def current(self) -> AbstractContextManager[None]:
+        """As `Home` says."""
+        return self._device  # type: ignore[no-any-return]
+
+    def usual_stream(self, *, of_torch: bool) -> int:
+        """As `Home` says."""
+        if of_torch:
+            return int(sys.modules["torch"].cuda.current_stream(self.ordinal).cuda_stream)
+        return int(self._cupy.get_current_stream().ptr)
+
+    def is_capturing(self, stream: int) -> bool:
+        """As `Home` says. The default stream cannot be captured."""
+        return stream != 0 and bool(self._runtime.streamIsCapturing(stream))
+
+    def device_of(self, address: int) -> int:
+        """As `Home` says."""
+        with self._translated("cudaPointerGetAttributes"):
+            found = self._runtime.pointerGetAttributes(address)
+        return int(found.device) if int(found.type) in _IN_DEVICE_MEMORY else HOST
+
+    def allocate(self, size_bytes: int) -> Block:
+        """As `Home` says: of the driver, not of a pool, which the caller may limit, empty or replace."""
+        try:
+            with self._translated("cudaMalloc"):
+                return _Block(self._cupy.Memory(size_bytes), size_bytes)
+        except CudaFault as fault:
+            if fault.status == _NO_MEMORY:
+                raise OutOfDeviceMemory(size_bytes, fault.message) from None
+            raise
+
+    def copy(self, target: int, source: int, size_bytes: int, stream: int) -> None:
+        """As `Home` says."""
+        with self._translated("cudaMemcpyAsync"):
+            self._runtime.memcpyAsync(target, source, size_bytes, _ON_DEVICE, stream)
+
+    @contextmanager
+    def _translated(self, call: str) -> Iterator[None]:
+        try:
+            yield
+        except (self._runtime.CUDARuntimeError, self._cupy.driver.CUDADriverError) as error:
+            raise CudaFault(call, int(error.status), str(error)) from None
+
+
+class _Block:
+    """It is freed when it is dropped."""
+
+    def __init__(self, memory: Any, size_bytes: int) -> None:
+        self._memory = memory
+        self.address: int = memory.ptr
+        self.size_bytes = size_bytes

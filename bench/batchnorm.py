@@ -1,0 +1,215 @@
+"""The batch norms of ResNet-50's training step: how good the picks are, and whether their sizes are the library's.
+
+Forward and backward, plain and fused, both layouts, three types. Each pick is held against every one that was tried
+(`oracle.py`), and against what frameworks take by rule: the persistent mode for channels-last tensors of half
+precision, else the spatial one. Sizes are held against the legacy API's own queries, through another handle. `size_us`
+is what a size costs that is known, beside `hit_us` for an answer.
+
+    python bench/batchnorm.py --json bench/results/batchnorm.json
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import statistics
+import subprocess
+import sys
+from itertools import product
+from time import perf_counter
+from typing import Any
+
+import oracle
+from networks import described
+from report import arguments, report
+
+import algosearch
+from algosearch.backends.base import Session
+from algosearch.compiler import ReadOptions
+from algosearch.compiler.training import expand
+from algosearch.compiler.workloads import build_workload
+from algosearch.ops import BatchNormOp, canonical
+from algosearch.records import Candidate, Trial
+
+TYPES = ("float16", "bfloat16", "float32")
+LAYOUTS = ("channels_last", "channels_first")
+LIMITS = {"regret_sum": "≤ 0.01", "regret_worst": "≤ 0.01", "sizes_that_differ": "0"}
+ASKED = 2000
+
+
+def norms(data_type: str, layout: str, batch: int) -> list[BatchNormOp]:
+    """Of one training step, each once; of each plain one the fused ones as well, which a pass would make of it."""
+    options = ReadOptions(batch=batch, data_type=data_type, layout=layout)  # type: ignore[arg-type]
+    nodes = expand(build_workload("resnet50", options).nodes)
+    plain = dict.fromkeys(canonical(node.op) for node in nodes if isinstance(node.op, BatchNormOp))
+    shapes = list(dict.fromkeys(op.shape for op in plain))
+    return [
+        canonical(BatchNormOp(shape=shape, phase=phase, fusion=fusion, layout=layout, data_type=data_type))  # type: ignore[arg-type]
+        for shape, phase, fusion in product(
+            shapes, ("training_forward", "backward"), ("none", "activation", "add_activation")
+        )
+    ]
+
+
+def by_rule(op: BatchNormOp) -> str:
+    """What frameworks take."""
+    half = op.data_type in ("float16", "bfloat16")
+    persistent = op.layout == "channels_last" and half
+    return f"cudnn/legacy:{'spatial_persistent' if persistent else 'spatial'}"
+
+
+def sample(data_type: str, layout: str, batch: int, seconds: float) -> dict[str, Any]:
+    """One sample, in this process."""
+    from algosearch.backends.cudnn import CudnnBackend
+
+    ops = norms(data_type, layout, batch)
+    found: dict[str, Any] = {"ops": len(ops), "cases": {}, "unsupported": []}
+
+    async def search() -> dict[BatchNormOp, algosearch.Choice]:
+        choices: dict[BatchNormOp, algosearch.Choice] = {}
+        async with algosearch.open_searcher(
+            store="memory:", backends=[CudnnBackend()], devices=["cudnn:0"], isolation="thread"
+        ) as searcher:
+            for op in ops:
+                start = perf_counter()
+                try:
+                    choices[op] = await searcher.select(op)
+                except algosearch.NoAlgorithm:
+                    found["unsupported"].append(op.describe())
+                    continue
+                found["cases"][op.describe()] = {"seconds": perf_counter() - start}
+                if perf_counter() > stop:
+                    break
+            found.update(await _hits(searcher, next(iter(choices))))
+        return choices
+
+    stop = perf_counter() + seconds
+    choices = asyncio.run(search())
+    backend = CudnnBackend()
+    session = backend.open(backend.devices()[0])
+    found["device"] = described(session.environment)
+    try:
+        for op, choice in choices.items():
+            found["cases"][op.describe()] |= _priced(session, op, choice)
+    finally:
+        session.close()
+    found["sizes_that_differ"] = _sizes_that_differ(choices)
+    return found
+
+
+async def _hits(searcher: algosearch.Searcher, op: BatchNormOp) -> dict[str, float]:
+    start = perf_counter()
+    for _ in range(ASKED):
+        await searcher.select(op)
+    hit_us = (perf_counter() - start) * 1e6 / ASKED
+    start = perf_counter()
+    for _ in range(ASKED):
+        _ = (await searcher.select(op)).reserve_bytes
+    return {"hit_us": hit_us, "size_us": (perf_counter() - start) * 1e6 / ASKED}
+
+
+def _priced(session: Session, op: BatchNormOp, choice: algosearch.Choice) -> dict[str, Any]:
+    tried = [each for each in choice.candidates if isinstance(each, Trial) and each.time_us is not None]
+    candidates = [
+        Candidate(
+            algorithm=each.algorithm,
+            rank=each.rank,
+            workspace_bytes=each.workspace_bytes,
+            notes=each.notes,
+            reserve_bytes=each.reserve_bytes,
+        )
+        for each in tried
+        if each.failure is None
+    ]
+    times = oracle.timed(session, op, candidates)
+    rule = by_rule(op)
+    far = [each for each in candidates if each.algorithm in {choice.algorithm, rule} - times.keys()]
+    times |= oracle.timed(session, op, far) if far else {}
+    mine, best = oracle.prices(times, choice.algorithm)
+    return {
+        "pick": choice.algorithm,
+        "mine_us": mine,
+        "best_us": best,
+        "rule_us": oracle.prices(times, rule)[0] if rule in times else None,
+        "candidates": len(candidates),
+    }
+
+
+def _sizes_that_differ(choices: dict[BatchNormOp, algosearch.Choice]) -> list[str]:
+    from algosearch.backends.cudnn.candidates import legacy_algorithm
+    from algosearch.backends.cudnn.handle import Handle
+    from algosearch.backends.cudnn.legacy_norm import LegacyNorm
+    from algosearch.backends.cudnn.library import Library
+
+    handle = Handle(Library.load())
+    differing = []
+    for op, choice in choices.items():
+        asked = {
+            str(legacy_algorithm(each.mode)): (each.workspace_bytes, each.reserve_bytes)
+            for each in LegacyNorm(handle, op).candidates()
+        }
+        for each in choice.candidates:
+            if asked.get(each.algorithm, told := (each.workspace_bytes, each.reserve_bytes)) != told:
+                differing.append(f"{op.describe()}: {each.algorithm}")
+    handle.destroy()
+    return differing
+
+
+def fresh(*arguments_: str) -> dict[str, Any]:
+    """One sample, in a process of its own."""
+    command = [sys.executable, __file__, "--sample", *arguments_]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def main() -> None:
+    parser = arguments(__doc__ or "")
+    parser.add_argument("--sample", nargs=4, metavar=("TYPE", "LAYOUT", "BATCH", "SECONDS"))
+    parser.add_argument("--types", nargs="+", default=list(TYPES))
+    parser.add_argument("--layouts", nargs="+", default=list(LAYOUTS))
+    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--times", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=1e6, help="begin no further op of a sample after so many")
+    options = parser.parse_args()
+    if options.sample:
+        data_type, layout, batch, seconds = options.sample
+        print(json.dumps(sample(data_type, layout, int(batch), float(seconds))))
+        return
+    raw = {
+        f"{data_type}_{layout}": [
+            fresh(data_type, layout, str(options.batch), str(options.seconds)) for _ in range(options.times)
+        ]
+        for data_type, layout in product(options.types, options.layouts)
+    }
+    report(_figures(raw), LIMITS, options.json, raw)
+
+
+def _figures(raw: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
+    figures: dict[str, Any] = {}
+    everything = [case for samples in raw.values() for each in samples for case in each["cases"].values()]
+    for name, samples in raw.items():
+        found = [case for each in samples for case in each["cases"].values()]
+        ruled = [case for case in found if case["rule_us"]]
+        figures[f"{name}_ops_in_all"] = samples[0]["ops"]
+        figures[f"{name}_ops"] = len(samples[0]["cases"])
+        figures[f"{name}_unsupported"] = len(samples[0]["unsupported"])
+        figures[f"{name}_regret"] = _ratio(found, "mine_us", "best_us")
+        figures[f"{name}_against_rule"] = _ratio(ruled, "mine_us", "rule_us") if ruled else None
+        figures[f"{name}_seconds_a_key"] = statistics.mean(case["seconds"] for case in found)
+    first = next(iter(raw.values()))[0]
+    return figures | {
+        "regret_sum": _ratio(everything, "mine_us", "best_us"),
+        "regret_worst": max(case["mine_us"] / case["best_us"] - 1 for case in everything),
+        "sizes_that_differ": sum(len(each["sizes_that_differ"]) for samples in raw.values() for each in samples),
+        "hit_us": first["hit_us"],
+        "size_us": first["size_us"],
+    }
+
+
+def _ratio(found: list[dict[str, Any]], over: str, under: str) -> float:
+    return float(sum(case[over] for case in found) / sum(case[under] for case in found) - 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,267 @@
+"""Convolutions that no network is made of: how good the picks are, and what each key costs.
+
+Many kinds of shapes, three directions, two types. Each pick is held against every candidate that the library lists
+(`oracle.py`), beside its own first answer; and against what PyTorch runs with benchmark on, both in CUDA graphs, in
+fresh processes in turn. Every case is printed. What cannot be captured is counted, and what PyTorch has not (unequal
+padding) left out of that comparison.
+
+    python bench/offbeat.py --json bench/results/offbeat.json
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator
+from itertools import product
+from math import exp, log
+from time import perf_counter
+from typing import Any
+
+import oracle
+from networks import CASES, described
+from report import arguments, report
+
+import algosearch
+from algosearch.ops import ConvOp, canonical
+from algosearch.records import Candidate, Trial
+
+DIRECTIONS = ("forward", "backward_data", "backward_filter")
+LIMITS = {"regret_geometric_mean": "≤ 0.01", "regret_worst": "≤ 0.05"}
+
+SHAPES: dict[str, dict[str, Any]] = {
+    # name: batch, channels, spatial sizes; filters, channels / groups, taps; and the rest
+    "tiny": {"input": (1, 8, 5, 5), "filter": (8, 8, 3, 3), "padding": 1},
+    "batch_1": {"input": (1, 256, 14, 14), "filter": (256, 256, 3, 3), "padding": 1},
+    "odd_channels": {"input": (16, 37, 28, 28), "filter": (53, 37, 3, 3), "padding": 1},
+    "three_channels": {"input": (32, 3, 224, 224), "filter": (32, 3, 3, 3), "padding": 1, "stride": 2},
+    "three_channels_patch": {"input": (32, 3, 224, 224), "filter": (384, 3, 16, 16), "stride": 16},
+    "one_channel": {"input": (64, 1, 64, 64), "filter": (32, 1, 5, 5), "padding": 2},
+    "one_filter": {"input": (8, 64, 64, 64), "filter": (1, 64, 3, 3), "padding": 1},
+    "depthwise_3": {"input": (32, 96, 56, 56), "filter": (96, 1, 3, 3), "padding": 1, "groups": 96},
+    "depthwise_7": {"input": (32, 96, 28, 28), "filter": (96, 1, 7, 7), "padding": 3, "groups": 96},
+    "depthwise_stride": {
+        "input": (32, 144, 56, 56),
+        "filter": (144, 1, 3, 3),
+        "padding": 1,
+        "stride": 2,
+        "groups": 144,
+    },
+    "groups_32": {"input": (32, 128, 28, 28), "filter": (128, 4, 3, 3), "padding": 1, "groups": 32},
+    "groups_2": {"input": (32, 96, 27, 27), "filter": (256, 48, 5, 5), "padding": 2, "groups": 2},
+    "dilated_2": {"input": (8, 256, 33, 33), "filter": (256, 256, 3, 3), "padding": 2, "dilation": 2},
+    "dilated_12": {"input": (4, 512, 33, 33), "filter": (128, 512, 3, 3), "padding": 12, "dilation": 12},
+    "wide_filter": {"input": (16, 32, 64, 64), "filter": (32, 32, 11, 11), "padding": 5},
+    "row_filter": {"input": (16, 64, 32, 128), "filter": (64, 64, 1, 7), "padding": (0, 3)},
+    "column_filter": {"input": (16, 64, 128, 32), "filter": (64, 64, 7, 1), "padding": (3, 0)},
+    "stride_3": {"input": (16, 48, 60, 60), "filter": (96, 48, 5, 5), "padding": 1, "stride": 3},
+    "unequal_padding": {"input": (16, 64, 28, 28), "filter": (64, 64, 3, 3), "padding": 0, "behind": 1},
+    "no_spatial": {"input": (256, 512, 1, 1), "filter": (1000, 512, 1, 1)},
+    "large_image": {"input": (1, 16, 1080, 1920), "filter": (16, 16, 3, 3), "padding": 1},
+    "many_channels": {"input": (4, 2048, 7, 7), "filter": (2048, 2048, 1, 1)},
+    "line": {"input": (32, 80, 3000), "filter": (384, 80, 3), "padding": 1},
+    "line_dilated": {"input": (8, 64, 16000), "filter": (64, 64, 3), "padding": 8, "dilation": 8},
+    "cube": {"input": (2, 32, 16, 56, 56), "filter": (64, 32, 3, 3, 3), "padding": 1},
+    "cube_1": {"input": (4, 64, 8, 28, 28), "filter": (128, 64, 1, 1, 1), "stride": 2},
+    "cube_time": {"input": (4, 64, 16, 28, 28), "filter": (64, 64, 3, 1, 1), "padding": (1, 0, 0)},
+}
+
+
+def op_of(name: str, direction: str, case: str) -> ConvOp:
+    """One case."""
+    shape = SHAPES[name]
+    axes = len(shape["input"]) - 2
+
+    def each(value: int | tuple[int, ...]) -> tuple[int, ...]:
+        return value if isinstance(value, tuple) else (value,) * axes
+
+    low = each(shape.get("padding", 0))
+    behind = each(shape.get("behind", 0))
+    data_type, layout = CASES[case]["data_type"], CASES[case]["layout"]
+    return canonical(
+        ConvOp(
+            input_shape=shape["input"],
+            filter_shape=shape["filter"],
+            direction=direction,  # type: ignore[arg-type]
+            stride=each(shape.get("stride", 1)),
+            dilation=each(shape.get("dilation", 1)),
+            padding_low=low,
+            padding_high=tuple(a + b for a, b in zip(low, behind, strict=True)),
+            groups=shape.get("groups", 1),
+            input_layout=layout,
+            filter_layout=layout,
+            output_layout=layout,
+            input_type=data_type,
+            filter_type=data_type,
+            output_type=data_type,
+        )
+    )
+
+
+def cases(stride: int) -> Iterator[tuple[str, ConvOp]]:
+    """Every `stride`th of all."""
+    for number, (case, name, direction) in enumerate(product(CASES, SHAPES, DIRECTIONS)):
+        if number % stride == 0:
+            yield f"{name}_{direction}_{case}", op_of(name, direction, case)
+
+
+def ours(stride: int, against: str, seconds: float) -> dict[str, Any]:
+    """Of each case the price of the pick, of the library's first answer and of the best, until `seconds` are over."""
+    import graphs
+
+    from algosearch.backends.cudnn import CudnnBackend
+
+    async def search() -> list[tuple[str, ConvOp, algosearch.Choice, float, float | None]]:
+        found = []
+        async with algosearch.open_searcher(
+            store="memory:", backends=[CudnnBackend()], devices=["cudnn:0"], isolation="thread"
+        ) as searcher:
+            await searcher.select(ConvOp(input_shape=(2, 16, 8, 8), filter_shape=(16, 16, 3, 3)))
+            for name, op in cases(stride):
+                start = perf_counter()
+                choice = await searcher.select(op)
+                took_s = perf_counter() - start
+                with await searcher.build(op, choice) as plan:
+                    found.append((name, op, choice, took_s, graphs.plan_us(plan)))
+                if perf_counter() > stop:
+                    break
+        return found
+
+    stop = perf_counter() + seconds
+    searched = asyncio.run(search())
+    stop += seconds
+    backend = CudnnBackend()
+    session = backend.open(backend.devices()[0])
+    found: dict[str, Any] = {"device": described(session.environment), "cases": {}}
+    try:
+        for name, op, choice, took_s, graph_us in searched:
+            candidates = list(session.enumerate(op, None).candidates) if against == "all" else _tried(choice)
+            first = min(choice.candidates, key=lambda each: each.rank).algorithm
+            times = oracle.timed(session, op, candidates)
+            far = [each for each in candidates if each.algorithm in {choice.algorithm, first} - times.keys()]
+            times |= oracle.timed(session, op, far) if far else {}
+            mine, best = oracle.prices(times, choice.algorithm)
+            fastest = min(times, key=lambda algorithm: statistics.median(times[algorithm]))
+            found["cases"][name] = {
+                "op": op.describe(),
+                "seconds": took_s,
+                "pick": choice.algorithm,
+                "candidates": len(candidates),
+                "tried": sum(getattr(each, "time_us", None) is not None for each in choice.candidates),
+                "best": fastest,
+                "best_rank": next(each.rank for each in candidates if each.algorithm == fastest),
+                "mine_us": mine,
+                "best_us": best,
+                "first_us": oracle.prices(times, first)[0] if first in times else None,
+                "graph_us": graph_us,
+            }
+            if perf_counter() > stop:
+                break
+    finally:
+        session.close()
+    return found
+
+
+def _tried(choice: algosearch.Choice) -> list[Candidate]:
+    return [
+        Candidate(algorithm=each.algorithm, rank=each.rank, workspace_bytes=each.workspace_bytes, notes=each.notes)
+        for each in choice.candidates
+        if isinstance(each, Trial) and each.failure is None and each.time_us is not None
+    ]
+
+
+def torch_benchmark(stride: int, seconds: float) -> dict[str, Any]:
+    """Of each case the time of a run of what PyTorch picks."""
+    import graphs
+    import torch
+    from torch_convs import TorchConv
+
+    torch.backends.cudnn.benchmark = True
+    stop, found = perf_counter() + seconds, {}
+    for name, op in cases(stride):
+        if op.padding_low == op.padding_high:
+            conv = TorchConv(op)
+            start = perf_counter()
+            conv()
+            torch.cuda.synchronize()
+            found[name] = {"seconds": perf_counter() - start, "graph_us": graphs.torch_us(conv)}
+        if perf_counter() > stop:
+            break
+    return {"cases": found}
+
+
+def fresh(*arguments_: str) -> dict[str, Any]:
+    """One sample, in a process of its own."""
+    command = [sys.executable, __file__, "--sample", *arguments_]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def main() -> None:
+    parser = arguments(__doc__ or "")
+    parser.add_argument("--sample", nargs=4, metavar=("WHO", "STRIDE", "AGAINST", "SECONDS"))
+    parser.add_argument("--stride", type=int, default=1, help="take every so manieth case only")
+    parser.add_argument("--against", choices=("all", "tried"), default="all")
+    parser.add_argument("--seconds", type=float, default=1e6, help="begin no further case after so many")
+    parser.add_argument("--times", type=int, default=1)
+    options = parser.parse_args()
+    if options.sample:
+        who, stride, against, seconds = options.sample
+        if who == "ours":
+            print(json.dumps(ours(int(stride), against, float(seconds))))
+        else:
+            print(json.dumps(torch_benchmark(int(stride), float(seconds))))
+        return
+    how = (str(options.stride), options.against, str(options.seconds))
+    samples = [(fresh("ours", *how), fresh("torch", *how)) for _ in range(options.times)]
+    total = sum(1 for _ in cases(1))
+    report(
+        {"cases_in_all": total} | _figures(samples),
+        LIMITS,
+        options.json,
+        {"against": options.against, "samples": samples},
+    )
+
+
+def _figures(samples: list[tuple[dict[str, Any], dict[str, Any]]]) -> dict[str, Any]:
+    mine = [sample["cases"] for sample, _ in samples]
+    theirs = [sample["cases"] for _, sample in samples]
+    names = [name for name in mine[0] if all(name in each for each in mine)]
+    regrets, firsts, ratios, figures = [], [], [], {}
+    uncaptured = 0
+    for name in names:
+        regret = statistics.median(each[name]["mine_us"] / each[name]["best_us"] - 1 for each in mine)
+        first = mine[0][name]["first_us"]
+        graph = mine[0][name]["graph_us"]
+        peer = theirs[0].get(name, {}).get("graph_us")
+        uncaptured += graph is None
+        regrets.append(regret)
+        firsts.append(1 if first is None else first / mine[0][name]["best_us"])
+        if graph and peer:
+            ratios.append(graph / peer)
+        figures[name] = (
+            f"{regret:+.4f} {firsts[-1] - 1:+.3f} "
+            f"{'-' if not (graph and peer) else f'{graph / peer - 1:+.3f}'} {mine[0][name]['seconds']:.3f}"
+        )
+    seconds = [each[name]["seconds"] for each in mine for name in names]
+    return {
+        "": "regret, of the first answer, against PyTorch's benchmark, seconds",
+        **figures,
+        "cases_measured": len(names),
+        "regret_geometric_mean": exp(sum(log(1 + each) for each in regrets) / len(regrets)) - 1,
+        "regret_worst": max(regrets),
+        "first_answer_geometric_mean": exp(sum(map(log, firsts)) / len(firsts)) - 1,
+        "against_torch_benchmark_geometric_mean": exp(sum(map(log, ratios)) / len(ratios)) - 1 if ratios else None,
+        "against_torch_benchmark_cases": len(ratios),
+        "seconds_a_key_mean": statistics.mean(seconds),
+        "seconds_a_key_worst": max(seconds),
+        "uncapturable": uncaptured,
+    }
+
+
+if __name__ == "__main__":
+    main()
