@@ -19,6 +19,9 @@ LEGACY: Final = "legacy"
 
 _PLAIN_WIDTH: Final = 10
 """On plain ops the best of these is within 0.6 % of the best of all."""
+_FEW: Final = 6
+"""FALLBACK is asked where INSTANT has fewer, of ops that are plain but for their channels. In ResNet-50's first
+convolution its engines are 4 to 340 times slower than the best, which is a tenth of a second for one run of each."""
 _ORDER: Final[tuple[Mode, ...]] = ("instant", "fallback", "b")
 """INSTANT lists what A does, at a third of the cost: the same list in each of 68 ops of ResNet-50 (9.19, 9.28) and 57
 others of all kinds (9.28), so that A is not asked. FALLBACK's engines are slow but go everywhere. B adds up to twenty
@@ -34,15 +37,22 @@ def listing(graph: OperationGraph, op: ConvOp, width: int | None) -> Listing:
     Raises:
         CudnnError: the heuristics cannot be asked.
     """
-    plain = is_plain(op)
-    enough = max(width or 0, _PLAIN_WIDTH if plain else 1)
+    plain, near = is_plain(op), is_nearly_plain(op)
+    enough = max(width or 0, _PLAIN_WIDTH if plain else _FEW if near else 1)
     configs: dict[tuple[int, Knobs], EngineConfig] = {}
+    held: list[EngineConfig] = []
     complete = True
     for mode in _ORDER:
-        if width is not None and len(configs) >= enough and (plain or mode == "b"):
+        if width is not None and len(configs) >= enough and (near or mode == "b"):
             complete = False
             break
         for config in graph.heuristics(mode, enough if plain and width is not None else None):
+            if near and configs and "runtime_compiled" in config.notes:
+                held.append(config)
+            elif notes.UNUSABLE.isdisjoint(config.notes):
+                configs.setdefault((config.engine, config.knobs), config)
+    if complete:
+        for config in held:
             if notes.UNUSABLE.isdisjoint(config.notes):
                 configs.setdefault((config.engine, config.knobs), config)
 
@@ -58,6 +68,7 @@ def listing(graph: OperationGraph, op: ConvOp, width: int | None) -> Listing:
         ),
         complete=complete,
         look_at=_PLAIN_WIDTH if plain else None,
+        steady=True,
     )
 
 
@@ -89,20 +100,20 @@ def norm_listing(legacy: LegacyNorm, graph: NormGraph | None, width: int | None)
         ),
         complete=complete,
         look_at=None if complete else max(1, len(modes) + few),
+        steady=True,
     )
 
 
 def is_plain(op: ConvOp) -> bool:
     """Whether the library's order can be trusted to have a good one among the first ten: what networks are mostly
     made of, and what its heuristics were made for."""
-    return (
-        op.spatial_dimensions == 2
-        and op.input_type != "int8"
-        and op.groups == 1
-        and set(op.dilation) == {1}
-        and op.filter_shape[0] % 8 == 0
-        and op.filter_shape[1] % 8 == 0
-    )
+    return is_nearly_plain(op) and op.filter_shape[0] % 8 == 0 and op.filter_shape[1] % 8 == 0
+
+
+def is_nearly_plain(op: ConvOp) -> bool:
+    """Whether it is plain but for its numbers of channels, like the first convolution of most networks: then mode
+    INSTANT has a good one somewhere, and what FALLBACK has and what is compiled at run time is not."""
+    return op.spatial_dimensions == 2 and op.input_type != "int8" and op.groups == 1 and set(op.dilation) == {1}
 
 
 def algorithm_of(engine: int, knobs: Knobs) -> Algorithm:
