@@ -95,10 +95,7 @@ def estimates(
         rules: what a launch tells; left out, the default ones.
         unsure: whose launches were disturbed, so that even a long one tells little.
     """
-    found = {
-        rank: Estimate(us, _launch_error_us(us, rules, unsure=rank in unsure), 0)
-        for rank, us in launches.items()
-    }
+    found = {rank: Estimate(us, _launch_error_us(us, rules, unsure=rank in unsure), 0) for rank, us in launches.items()}
     if not rounds:
         return found
     logs = [{rank: log(us) for rank, us in each.items()} for each in rounds]

@@ -17,6 +17,7 @@ BACKEND: Final = "cudnn"
 GRAPH: Final = "graph"
 LEGACY: Final = "legacy"
 
+_COMPILED: Final = "runtime_compiled"
 _PLAIN_WIDTH: Final = 10
 """On plain ops the best of these is within 0.6 % of the best of all."""
 _FEW: Final = 6
@@ -40,21 +41,21 @@ def listing(graph: OperationGraph, op: ConvOp, width: int | None) -> Listing:
     plain, near = is_plain(op), is_nearly_plain(op)
     enough = max(width or 0, _PLAIN_WIDTH if plain else _FEW if near else 1)
     configs: dict[tuple[int, Knobs], EngineConfig] = {}
-    held: list[EngineConfig] = []
+    held: list[EngineConfig] = []  # each costs up to a second, and comes last
     complete = True
     for mode in _ORDER:
-        if width is not None and len(configs) >= enough and (near or mode == "b"):
+        if width is not None and len(configs) + len(held) >= enough and (near or mode == "b"):
             complete = False
             break
         for config in graph.heuristics(mode, enough if plain and width is not None else None):
-            if near and configs and "runtime_compiled" in config.notes:
+            if not notes.UNUSABLE.isdisjoint(config.notes):
+                continue
+            if near and configs and _COMPILED in config.notes:
                 held.append(config)
-            elif notes.UNUSABLE.isdisjoint(config.notes):
+            else:
                 configs.setdefault((config.engine, config.knobs), config)
-    if complete:
-        for config in held:
-            if notes.UNUSABLE.isdisjoint(config.notes):
-                configs.setdefault((config.engine, config.knobs), config)
+    for config in held if complete else ():
+        configs.setdefault((config.engine, config.knobs), config)
 
     return Listing(
         candidates=tuple(
