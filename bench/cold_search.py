@@ -1,8 +1,8 @@
 """How long the answers for a whole network take when nothing is known, beside what PyTorch's benchmark takes.
 
 Every sample is a fresh process, ours and the peers' in turn. Ours begins when the searcher is open with an empty
-directory store and its worker process is up, and ends with the last committed answer; what loading cuDNN takes is added,
-since the worker has done that by then. A peer's is the sum of the first calls of the same problems. `whole_s` is from
+directory store and its worker process is up, and ends with the last committed answer. What loading cuDNN takes is added,
+for the worker has done that by then. A peer's is the sum of the first calls of the same problems. `whole_s` is from
 the start of the process, and has the start of the worker in it. The ledger is that of one search in threads.
 
     python bench/cold_search.py --json bench/results/cold_search.json
@@ -21,10 +21,11 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-import algosearch
-from algosearch.records import Environment
 from networks import CASES, described, training_convs
 from report import arguments, report
+
+import algosearch
+from algosearch.records import Environment
 
 PEERS = ("torch_benchmark", "torch_heuristic")
 LIMITS = {
@@ -87,7 +88,11 @@ async def _open_device(searcher: algosearch.Searcher) -> Environment:
 
 
 def library_s() -> float:
-    """What loading cuDNN takes in a fresh process: our worker has done that when it is up, and it is to be counted."""
+    """What loading cuDNN takes in a process that has its CUDA context: our worker has done that when it is up, and
+    it is to be counted."""
+    import cupy
+
+    cupy.cuda.runtime.free(0)
     from algosearch.backends.cudnn.library import Library
 
     start = perf_counter()

@@ -260,10 +260,8 @@ class Race:
         return None
 
     def _coarse_rounds(self, ranks: Sequence[int]) -> int:
-        """How many to run before it is looked again: one for a slow one, whose first run may have told enough."""
+        """How many to run before it is looked again."""
         standings, rules = self._standings, self._rules
-        if any(standings.time_us(rank) >= rules.slow_us for rank in ranks):
-            return 1
         had = min(standings.estimates()[rank].samples for rank in ranks)
         return max(1, min(rules.together, rules.coarse_rounds - had))
 

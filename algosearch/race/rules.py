@@ -92,6 +92,7 @@ STEADY: Final = RaceRules(
     usual_noise=0.005,
     together=2,
     coarse_rounds=2,
+    slow_us=30.0,
     least_rounds=2,
     most_rounds=2,
     final_budget_us=8_000.0,

@@ -256,7 +256,10 @@ class Standings:
 
     def limit_us(self) -> float:
         """A run longer than this is hopeless."""
-        best = min((e.time_us for rank, e in self.estimates().items() if rank not in self.failures), default=None)
+        if self.rounds:
+            best = min((e.time_us for rank, e in self.estimates().items() if rank not in self.failures), default=None)
+        else:  # asked before each first launch
+            best = min((us for rank, us in self.launch_us.items() if rank not in self.failures), default=None)
         if best is None:
             return self._rules.first_limit_us
         return max(self._rules.limit_us, self._rules.hopeless * best)

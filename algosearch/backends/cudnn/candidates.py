@@ -17,12 +17,12 @@ BACKEND: Final = "cudnn"
 GRAPH: Final = "graph"
 LEGACY: Final = "legacy"
 
-_COMPILED: Final = "runtime_compiled"
-_PLAIN_WIDTH: Final = 10
-"""On plain ops the best of these is within 0.6 % of the best of all."""
+_PLAIN_WIDTH: Final = 8
+"""On plain ops the best of these is within 0.5 % of the best of all."""
 _FEW: Final = 6
-"""FALLBACK is asked where INSTANT has fewer, of ops that are plain but for their channels. In ResNet-50's first
-convolution its engines are 4 to 340 times slower than the best, which is a tenth of a second for one run of each."""
+"""FALLBACK is asked where INSTANT has fewer, of ops that are plain or nearly so. Of ResNet-50's first convolution its
+engines, and others that use no tensor cores, are 4 to 340 times slower than the best: a tenth of a second for one run of
+each."""
 _ORDER: Final[tuple[Mode, ...]] = ("instant", "fallback", "b")
 """INSTANT lists what A does, at a third of the cost: the same list in each of 68 ops of ResNet-50 (9.19, 9.28) and 57
 others of all kinds (9.28), so that A is not asked. FALLBACK's engines are slow but go everywhere. B adds up to twenty
@@ -41,7 +41,7 @@ def listing(graph: OperationGraph, op: ConvOp, width: int | None) -> Listing:
     plain, near = is_plain(op), is_nearly_plain(op)
     enough = max(width or 0, _PLAIN_WIDTH if plain else _FEW if near else 1)
     configs: dict[tuple[int, Knobs], EngineConfig] = {}
-    held: list[EngineConfig] = []  # each costs up to a second, and comes last
+    held: list[EngineConfig] = []  # these come last
     complete = True
     for mode in _ORDER:
         if width is not None and len(configs) + len(held) >= enough and (near or mode == "b"):
@@ -50,7 +50,7 @@ def listing(graph: OperationGraph, op: ConvOp, width: int | None) -> Listing:
         for config in graph.heuristics(mode, enough if plain and width is not None else None):
             if not notes.UNUSABLE.isdisjoint(config.notes):
                 continue
-            if near and configs and _COMPILED in config.notes:
+            if near and _can_wait(config, len(configs)):
                 held.append(config)
             else:
                 configs.setdefault((config.engine, config.knobs), config)
@@ -109,6 +109,12 @@ def is_plain(op: ConvOp) -> bool:
     """Whether the library's order can be trusted to have a good one among the first ten: what networks are mostly
     made of, and what its heuristics were made for."""
     return is_nearly_plain(op) and op.filter_shape[0] % 8 == 0 and op.filter_shape[1] % 8 == 0
+
+
+def _can_wait(config: EngineConfig, before: int) -> bool:
+    """Whether to list this one of a nearly plain op last, if so many come before it: it takes up to a second to be
+    compiled, or an eternity to run."""
+    return (before > 0 and "runtime_compiled" in config.notes) or (before >= _FEW and "tensor_core" not in config.notes)
 
 
 def is_nearly_plain(op: ConvOp) -> bool:
