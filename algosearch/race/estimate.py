@@ -48,6 +48,8 @@ LEAST: Final = 2e-4
 """Relative error at least: clocks tick, and samples that are all alike prove nothing finer."""
 SINGLE: Final = 0.1
 """Relative error of a candidate about whose noise nothing is known: one round, and a context switch may be in it."""
+SINGLE_TIMES: Final = 2.0
+"""Where the noise is known, the error of a candidate after one round in units of it: nothing confirms it yet."""
 INTERRUPTION_US: Final = 10_000.0
 SLOW_SINGLE: Final = 0.03
 """The error of a long run is no more than `INTERRUPTION_US` and this part of it: much has evened out within it."""
@@ -108,7 +110,8 @@ def estimates(
         time_us = min(max(exp(where + late), SHORTEST_US), LONGEST_US)
         if counts[rank] == 1:  # a context switch in the only round; not in the launch as well
             time_us = min(time_us, launches.get(rank, time_us))
-        error = errors.get(rank, min(SINGLE, SLOW_SINGLE + INTERRUPTION_US / time_us))
+        single = rules.usual_noise * SINGLE_TIMES or min(SINGLE, SLOW_SINGLE + INTERRUPTION_US / time_us)
+        error = errors.get(rank, single)
         found[rank] = Estimate(time_us, time_us * error, counts[rank])
     return found
 
