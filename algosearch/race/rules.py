@@ -90,6 +90,7 @@ STEADY: Final = RaceRules(
     launch_error=0.1,
     launch_gap_us=4.0,
     usual_noise=0.005,
+    improvement=0.005,
     together=2,
     coarse_rounds=1,
     slow_us=30.0,

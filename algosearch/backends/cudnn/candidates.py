@@ -17,7 +17,7 @@ BACKEND: Final = "cudnn"
 GRAPH: Final = "graph"
 LEGACY: Final = "legacy"
 
-_PLAIN_WIDTH: Final = 8
+_PLAIN_WIDTH: Final = 6
 """On plain ops the best of these is within 0.5 % of the best of all."""
 _FEW: Final = 6
 """FALLBACK is asked where INSTANT has fewer, of ops that are plain or nearly so. Of ResNet-50's first convolution its

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from math import inf
 from time import perf_counter
 from typing import Final, Literal, TypeVar
 
@@ -74,7 +75,7 @@ class _Loaded:
         """By plan, one for each set of tensors."""
         self.turn = 0
         """Whose turn it is among the sets."""
-        self.best_us = float("inf")
+        self.best_us = inf
         """The fastest first run."""
         self.agreeing: set[int] = set()
         """Plans whose result is the other result that the buffers keep, within what rounding explains."""
@@ -261,7 +262,7 @@ class CudnnSession:
         took_us, waited_us = first
         if waited_us > _HOPELESS * loaded.best_us:
             took_us = min(took_us, waited_us)
-        elif waited_us <= _AGAIN_US and took_us > _NEAR * loaded.best_us:
+        elif waited_us <= _AGAIN_US and not took_us <= _NEAR * loaded.best_us < inf:
             again = self._run_alone(pack.launch, built, hold_us=_HOLD_US)
             if isinstance(again, Failure):
                 return again

@@ -64,7 +64,7 @@ ALL = [*range(18), 21, 20, 19, 18]
 @pytest.mark.parametrize(
     ("op", "width", "engines", "complete"),
     [
-        (PLAIN, 1, ALL[:8], False),
+        (PLAIN, 1, ALL[:6], False),
         (PLAIN, 10, ALL[:10], False),
         (PLAIN, 12, ALL[:12], False),
         (PLAIN, 15, ALL[:15], False),
@@ -87,7 +87,7 @@ def test_how_many(
     assert [candidate.rank for candidate in found.candidates] == list(range(len(engines)))
     assert [candidate.workspace_bytes for candidate in found.candidates] == engines
     assert found.complete == complete
-    assert found.look_at == (8 if op is PLAIN else None)
+    assert found.look_at == (6 if op is PLAIN else None)
 
 
 def test_a_plain_op_asks_for_no_more_than_it_needs(many: FakeCudnn, graph_of: Graphs) -> None:
@@ -97,7 +97,7 @@ def test_a_plain_op_asks_for_no_more_than_it_needs(many: FakeCudnn, graph_of: Gr
     told = many.journal()
     before = many.live()
     listing(graph, PLAIN, 1)
-    assert many.live() - before == 2 * 8  # each with its engine
+    assert many.live() - before == 2 * 6  # each with its engine
     assert [line for line in told if line.startswith("set 4 200")] == ["set 4 200 8 1: 0"]
 
 
