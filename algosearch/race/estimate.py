@@ -117,8 +117,10 @@ def estimates(
 
 
 def _launch_error_us(us: float, rules: RaceRules, *, unsure: bool) -> float:
+    if unsure:
+        return DEFAULT.launch_error * us + rules.launch_gap_us
     error_us = rules.launch_error * us + rules.launch_gap_us
-    return error_us if unsure else min(error_us, SLOW_LAUNCH * us + LOADING_US)
+    return min(error_us, SLOW_LAUNCH * us + LOADING_US)
 
 
 def _two_ways(logs: Sequence[Mapping[int, float]]) -> tuple[list[float], dict[int, float]]:

@@ -87,7 +87,7 @@ def test_how_many(
     assert [candidate.rank for candidate in found.candidates] == list(range(len(engines)))
     assert [candidate.workspace_bytes for candidate in found.candidates] == engines
     assert found.complete == complete
-    assert found.look_at == (6 if op is PLAIN else None)
+    assert found.look_at == {PLAIN: 6, NEAR: 12}.get(op)
 
 
 def test_a_plain_op_asks_for_no_more_than_it_needs(many: FakeCudnn, graph_of: Graphs) -> None:
