@@ -6,10 +6,10 @@ Why a thread of our own, not `anyio.to_thread`, `asyncio.to_thread` or an execut
 when the interpreter exits, so that one hung library call hangs the exit; and they take any idle thread, while
 a SQLite connection, a cuDNN handle and CUDA's current device belong to *the* thread that made them.
 
-Guarantees: jobs run one at a time, in the order they were posted; a job once begun is never interrupted (a
-running kernel cannot be stopped), so cancelling the caller of `run` leaves it to finish by itself with its
-result dropped; after `stop` what was queued still runs, and what is posted later is refused. What would end a task, a
-loop or a program (`CancelledError`, `SystemExit`, `KeyboardInterrupt`) ends nothing when a call here raises it.
+Guarantees: jobs run one at a time, in the order they were posted, urgent ones before others; a job once begun is never
+interrupted (a running kernel cannot be stopped), so cancelling the caller of `run` leaves it to finish by itself with
+its result dropped; after `stop` what was queued still runs, and what is posted later is refused. What would end a task,
+a loop or a program (`CancelledError`, `SystemExit`, `KeyboardInterrupt`) ends nothing when a call here raises it.
 
 asyncio is imported where it is used: the front door holds such a thread before anybody needs a loop.
 """
@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -35,7 +36,10 @@ class PinnedThread:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._turns: queue.SimpleQueue[None] = queue.SimpleQueue()
+        """One for each job, whichever it will be."""
+        self._urgent: deque[Callable[[], None]] = deque()
+        self._jobs: deque[Callable[[], None] | None] = deque()
         self._lock = threading.Lock()
         self._stopped = False
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
@@ -43,22 +47,23 @@ class PinnedThread:
 
     def __repr__(self) -> str:
         state = "stopped" if self._stopped else "running"
-        return f"<PinnedThread {self.name} {state}, {self._jobs.qsize()} queued>"
+        return f"<PinnedThread {self.name} {state}, {self._turns.qsize()} queued>"
 
     @property
     def ident(self) -> int | None:
         """The thread's identifier, so that code can assert that it runs here."""
         return self._thread.ident
 
-    def post(self, job: Callable[[], None]) -> bool:
-        """Queue `job` from any thread. False if the thread was stopped.
+    def post(self, job: Callable[[], None], *, urgent: bool = False) -> bool:
+        """Queue `job` from any thread; an urgent one before those that are not. False if the thread was stopped.
 
         Nobody hears what it returns. If it raises, that goes to `threading.excepthook`, and the next job begins.
         """
         with self._lock:
             if self._stopped:
                 return False
-            self._jobs.put(job)
+            (self._urgent if urgent else self._jobs).append(job)
+            self._turns.put(None)
             return True
 
     async def run(self, call: Callable[..., T], *args: Any) -> T:
@@ -95,7 +100,8 @@ class PinnedThread:
         with self._lock:
             if not self._stopped:
                 self._stopped = True
-                self._jobs.put(None)
+                self._jobs.append(None)
+                self._turns.put(None)
 
     def join(self, timeout_s: float) -> bool:
         """Wait for the end after `stop`. False if a job still runs; the daemon thread then dies with the process."""
@@ -104,7 +110,7 @@ class PinnedThread:
 
     def _work(self) -> None:
         _HERE.pinned = True
-        while (job := self._jobs.get()) is not None:
+        while (job := self._next()) is not None:
             try:
                 job()
             except BaseException as error:
@@ -113,6 +119,10 @@ class PinnedThread:
                     threading.ExceptHookArgs((type(error), error, error.__traceback__, self._thread)),
                 )
             del job  # else the last job's objects would live until the next one comes
+
+    def _next(self) -> Callable[[], None] | None:
+        self._turns.get()
+        return self._urgent.popleft() if self._urgent else self._jobs.popleft()
 
 
 def is_pinned() -> bool:

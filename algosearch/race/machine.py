@@ -18,7 +18,7 @@ from typing import TypeVar
 from algosearch.race.budget import Budget
 from algosearch.race.instructions import Build, Check, Finished, Instruction, Launch, Outcome, Time, Widen
 from algosearch.race.rounds import Bursts, impossible, is_time, laid_out, lasts_us
-from algosearch.race.rules import RaceRules
+from algosearch.race.rules import RaceRules, rules_for
 from algosearch.race.standings import Standings
 from algosearch.race.timekeeper import Timekeeper
 from algosearch.records import DEFAULT_POLICY, PRECISE, Built, Burst, Candidate, Failure, Listing, Policy, SearchMode
@@ -36,7 +36,7 @@ class Race:
         failed: what is known to fail, by algorithm: it is not tried, and its trial says why.
         mode: `exhaustive` lists and times everything, and screens nobody; only what every asked policy excludes by name
             is left alone, for that may be why it was excluded: it hangs.
-        rules: how much to run before a difference is believed.
+        rules: how much to run before a difference is believed; left out, what the noise of the backend asks for.
         failed: what is known already of candidates, by algorithm: they are not built or run again, and their trials
             say why. So a race starts again without the one that took its worker with it. Names that the library does
             not list are ignored.
@@ -55,7 +55,7 @@ class Race:
         failed: Mapping[str, Failure] | None = None,
     ) -> None:
         _require_ranks(listing)
-        self._rules = RaceRules() if rules is None else rules
+        self._rules = rules_for(listing) if rules is None else rules
         self._policies = tuple(dict.fromkeys(policies)) or (DEFAULT_POLICY,)
         self._mode = mode
         self._complete = listing.complete
@@ -120,8 +120,9 @@ class Race:
                 self._take_listing(outcome)
             case _:
                 raise ValueError("nothing was asked")
+        times = isinstance(self._pending, Launch | Time)
         self._pending = None
-        self._standings.changed()
+        self._standings.changed(times=times)
 
     def drop(self, ranks: Iterable[int], failure: Failure) -> None:
         """These cannot be run: there is no memory for them. The pending instruction is withdrawn, be it the last.
@@ -135,15 +136,15 @@ class Race:
         for rank in dropped:
             self._standings.failures.setdefault(rank, failure)
         self._pending = None
-        self._standings.changed()
+        self._standings.changed(times=True)
 
     def forgive(self, ranks: Iterable[int]) -> None:
         """These failed for what may be different now: they are tried once more, with finals of their own."""
         for rank in ranks:
             self._standings.failures.pop(rank, None)
         self._pending = None
-        self._final_rounds, self._final_us = 0, 0.0
-        self._standings.changed()
+        self._budget.final_rounds, self._budget.final_us = 0, 0.0
+        self._standings.changed(times=True)
 
     def validate(self) -> None:
         """Assert what must be true between any two calls. For tests."""
@@ -250,11 +251,24 @@ class Race:
             # Those who come late are compared with those before them through somebody who runs with both.
             anchor = standings.anchor() if standings.rounds else some[0]
             order = [anchor, *(rank for rank in some if rank != anchor)]
-            turn = len(standings.rounds) // 2 % len(order)
-            bursts = self._laid_out([*order[turn:], *order[:turn]], len(standings.rounds), self._rules.coarse_us)
-            if some is new or self._budget.allows(lasts_us(bursts, standings.time_us), standings.best_us()):
-                return Time(bursts, standings.limit_us())
+            first = len(standings.rounds)
+            rounds = [self._coarse_round(order, number) for number in range(first, first + self._coarse_rounds(some))]
+            bursts = tuple(burst for each in rounds for burst in each)
+            if self._budget.allows(lasts_us(bursts, standings.time_us), standings.best_us()):
+                return Time(bursts, standings.limit_us(), rounds=len(rounds))
+            if some is new:
+                return Time(rounds[0], standings.limit_us())
         return None
+
+    def _coarse_rounds(self, ranks: Sequence[int]) -> int:
+        """How many to run before it is looked again."""
+        standings, rules = self._standings, self._rules
+        had = min(standings.estimates()[rank].samples for rank in ranks)
+        return max(1, min(rules.together, rules.coarse_rounds - had))
+
+    def _coarse_round(self, order: Sequence[int], number: int) -> Bursts:
+        turn = number // 2 % len(order)
+        return self._laid_out([*order[turn:], *order[:turn]], number, self._rules.coarse_us)
 
     def _check(self) -> Check | None:
         """The fastest first: it is the one that the others would be dropped for. Against another one, the first that
@@ -295,7 +309,8 @@ class Race:
         if not ranks:
             return None
         done = budget.final_rounds if undecided else budget.alone_rounds
-        rounds = [self._final_round(ranks, number) for number in range(done, done + 1 + done // rules.at_once)]
+        several = max(1 + done // rules.at_once, min(rules.together, rules.least_rounds - done))
+        rounds = [self._final_round(ranks, number) for number in range(done, done + several)]
         round_us, best_us = lasts_us(rounds[0], standings.time_us), standings.best_us()
         if undecided:
             samples = min(standings.estimates()[rank].samples for rank in undecided)
@@ -304,9 +319,9 @@ class Race:
             worth_it = budget.allows_alone(round_us, best_us, precise=not standings.vague(PRECISE))
         if not worth_it:
             return None
-        several = rounds[: budget.fitting(round_us, best_us)]
-        bursts = tuple(burst for each in several for burst in each)
-        return Time(bursts, standings.limit_us(), final=True, alone=not undecided, rounds=len(several))
+        rounds = rounds[: budget.fitting(round_us, best_us)]
+        bursts = tuple(burst for each in rounds for burst in each)
+        return Time(bursts, standings.limit_us(), final=True, alone=not undecided, rounds=len(rounds))
 
     def _final_round(self, ranks: Sequence[int], number: int) -> Bursts:
         leader, *others = ranks

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import ceil
-from statistics import mean
 
 from algosearch.race.estimate import LONGEST_US, SHORTEST_US
 from algosearch.race.instructions import Time
@@ -71,7 +70,7 @@ def middle_us(times_us: Sequence[float], rules: RaceRules) -> float:
     """What the bursts of one candidate in one round say. No clock drifts so far within a round: if two differ by that
     much, the longer one was interrupted."""
     low, high = min(times_us), max(times_us)
-    return low if high > rules.interrupted * low else mean(times_us)
+    return low if high > rules.interrupted * low else sum(times_us) / len(times_us)
 
 
 def drift(times_us: Sequence[float]) -> float:

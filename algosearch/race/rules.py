@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
+
+from algosearch.records import Listing
 
 
 class RaceRules(msgspec.Struct, frozen=True, kw_only=True):
     """How much to run before a difference is believed. The defaults are those of the measurements on an H200."""
 
+    launch_error: float = 0.3
+    """Relative error of a first launch taken as a time: code is loaded in it, for which it is an upper bound;"""
+    launch_gap_us: float = 0.0
+    """and so much more: what the host may have added."""
+    usual_noise: float = 0.0
+    """By how much a round scatters, relative, where the backend is known for it; else a race must find out."""
     coarse_rounds: int = 4
     """Rounds, of two bursts each, for all that could still win something."""
     worth_it: float = 3.0
@@ -51,6 +61,8 @@ class RaceRules(msgspec.Struct, frozen=True, kw_only=True):
     """A round that there and back would take longer goes one way only, and the next one the other way."""
     at_once: int = 8
     """For so many final rounds that are behind it, one more is run before it is looked again: looking costs too."""
+    together: int = 1
+    """Rounds at least that are run before it is looked again, of those that are wanted anyway."""
     drift: float = 0.01
     """The leader runs first and last in a final round; if its two times differ by more, the round does not count."""
     interrupted: float = 1.5
@@ -74,3 +86,28 @@ class RaceRules(msgspec.Struct, frozen=True, kw_only=True):
     limit_us: float = 1_000_000.0
     first_limit_us: float = 60_000_000.0
     """The limit while no candidate has shown how long a run takes: a large problem on a small machine takes seconds."""
+
+
+STEADY: Final = RaceRules(
+    launch_error=0.1,
+    launch_gap_us=4.0,
+    usual_noise=0.005,
+    improvement=0.005,
+    together=2,
+    coarse_rounds=1,
+    slow_us=30.0,
+    least_rounds=2,
+    most_rounds=2,
+    final_budget_us=8_000.0,
+    good_enough=0.06,
+    alone_budget_us=8_000.0,
+    little_us=0.0,
+    burst_us=60.0,
+    clearly=3.2,
+)
+"""Where a listing calls its backend's times steady (`Listing.steady`)."""
+
+
+def rules_for(listing: Listing) -> RaceRules:
+    """As much as the noise of its backend asks for."""
+    return STEADY if listing.steady else RaceRules()

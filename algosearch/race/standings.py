@@ -59,9 +59,10 @@ class Standings:
                 why = f"needs {candidate.workspace_bytes} bytes of workspace, and no device has 2**63"
                 self.failures.setdefault(rank, Failure("not_supported", why))
 
-    def changed(self) -> None:
-        """A fact was added."""
-        self._estimates = None
+    def changed(self, *, times: bool) -> None:
+        """A fact was added; one that `times` are worked out from, or another."""
+        if times:
+            self._estimates = None
         self._front = None
 
     def validate(self) -> None:
@@ -113,7 +114,7 @@ class Standings:
     def estimates(self) -> dict[int, Estimate]:
         """The estimate of everybody who ran."""
         if self._estimates is None:
-            found = estimates(self.rounds, self.launch_us, unsure=self.disturbed_launches)
+            found = estimates(self.rounds, self.launch_us, self._rules, unsure=self.disturbed_launches)
             if not all(self._is_quiet(rank, estimate) for rank, estimate in found.items()):
                 found = {rank: self._doubted(rank, estimate) for rank, estimate in found.items()}
             self._estimates = found
@@ -150,15 +151,25 @@ class Standings:
         if self._front is None:
             alive = self.alive()
             if self._mode == "race":
-                alive = [rank for rank in alive if not any(self._screens(other, rank) for other in alive)]
+                fastest_first = sorted(alive, key=self.time_us)
+                alive = [rank for rank in alive if not self._is_screened(rank, fastest_first)]
             self._front = alive
         return self._front
 
-    def _screens(self, other: int, rank: int) -> bool:
-        """Clearly faster, needs no more workspace, no worse in any note, and admitted wherever `rank` is."""
-        a, b = self.estimates()[other], self.estimates()[rank]
-        if b.time_us - a.time_us <= self._rules.clearly * hypot(a.error_us, b.error_us):
-            return False
+    def _is_screened(self, rank: int, fastest_first: Sequence[int]) -> bool:
+        """Whether somebody is clearly faster and as good in every other way."""
+        found, clearly = self.estimates(), self._rules.clearly
+        mine = found[rank]
+        for other in fastest_first:
+            lag_us = mine.time_us - found[other].time_us
+            if lag_us <= clearly * mine.error_us:
+                return False
+            if lag_us > clearly * hypot(mine.error_us, found[other].error_us) and self._can_screen(other, rank):
+                return True
+        return False
+
+    def _can_screen(self, other: int, rank: int) -> bool:
+        """Needs no more workspace, no worse in any note, and admitted wherever `rank` is."""
         may = self._may_screen.get((other, rank))
         if may is None:
             first, second = self.candidates[other], self.candidates[rank]
@@ -253,7 +264,10 @@ class Standings:
 
     def limit_us(self) -> float:
         """A run longer than this is hopeless."""
-        best = min((e.time_us for rank, e in self.estimates().items() if rank not in self.failures), default=None)
+        if self.rounds:
+            best = min((e.time_us for rank, e in self.estimates().items() if rank not in self.failures), default=None)
+        else:  # asked before each first launch
+            best = min((us for rank, us in self.launch_us.items() if rank not in self.failures), default=None)
         if best is None:
             return self._rules.first_limit_us
         return max(self._rules.limit_us, self._rules.hopeless * best)

@@ -17,8 +17,14 @@ BACKEND: Final = "cudnn"
 GRAPH: Final = "graph"
 LEGACY: Final = "legacy"
 
-_PLAIN_WIDTH: Final = 10
-"""On plain ops the best of these is within 0.6 % of the best of all."""
+_PLAIN_WIDTH: Final = 6
+"""On plain ops the best of these is within 0.5 % of the best of all."""
+_NEAR_WIDTH: Final = 12
+"""The same of nearly plain ops, whose best stands at place 7 in the worst case seen."""
+_FEW: Final = 6
+"""FALLBACK is asked where INSTANT has fewer, of ops that are plain or nearly so. Of ResNet-50's first convolution its
+engines, and others that use no tensor cores, are 4 to 340 times slower than the best: a tenth of a second for one run
+of each."""
 _ORDER: Final[tuple[Mode, ...]] = ("instant", "fallback", "b")
 """INSTANT lists what A does, at a third of the cost: the same list in each of 68 ops of ResNet-50 (9.19, 9.28) and 57
 others of all kinds (9.28), so that A is not asked. FALLBACK's engines are slow but go everywhere. B adds up to twenty
@@ -34,17 +40,24 @@ def listing(graph: OperationGraph, op: ConvOp, width: int | None) -> Listing:
     Raises:
         CudnnError: the heuristics cannot be asked.
     """
-    plain = is_plain(op)
-    enough = max(width or 0, _PLAIN_WIDTH if plain else 1)
+    plain, near = is_plain(op), is_nearly_plain(op)
+    enough = max(width or 0, _PLAIN_WIDTH if plain else _FEW if near else 1)
     configs: dict[tuple[int, Knobs], EngineConfig] = {}
+    held: list[EngineConfig] = []  # these come last
     complete = True
     for mode in _ORDER:
-        if width is not None and len(configs) >= enough and (plain or mode == "b"):
+        if width is not None and len(configs) + len(held) >= enough and (near or mode == "b"):
             complete = False
             break
         for config in graph.heuristics(mode, enough if plain and width is not None else None):
-            if notes.UNUSABLE.isdisjoint(config.notes):
+            if not notes.UNUSABLE.isdisjoint(config.notes):
+                continue
+            if near and _can_wait(config, len(configs)):
+                held.append(config)
+            else:
                 configs.setdefault((config.engine, config.knobs), config)
+    for config in held if complete else ():
+        configs.setdefault((config.engine, config.knobs), config)
 
     return Listing(
         candidates=tuple(
@@ -57,7 +70,8 @@ def listing(graph: OperationGraph, op: ConvOp, width: int | None) -> Listing:
             for rank, config in enumerate(configs.values())
         ),
         complete=complete,
-        look_at=_PLAIN_WIDTH if plain else None,
+        look_at=_PLAIN_WIDTH if plain else _NEAR_WIDTH if near else None,
+        steady=True,
     )
 
 
@@ -98,20 +112,26 @@ def norm_listing(
         ),
         complete=complete,
         look_at=None if complete else max(1, len(modes) + few),
+        steady=True,
     )
 
 
 def is_plain(op: ConvOp) -> bool:
     """Whether the library's order can be trusted to have a good one among the first ten: what networks are mostly
     made of, and what its heuristics were made for."""
-    return (
-        op.spatial_dimensions == 2
-        and op.input_type != "int8"
-        and op.groups == 1
-        and set(op.dilation) == {1}
-        and op.filter_shape[0] % 8 == 0
-        and op.filter_shape[1] % 8 == 0
-    )
+    return is_nearly_plain(op) and op.filter_shape[0] % 8 == 0 and op.filter_shape[1] % 8 == 0
+
+
+def _can_wait(config: EngineConfig, before: int) -> bool:
+    """Whether to list this one of a nearly plain op last, if so many come before it: it takes up to a second to be
+    compiled, or an eternity to run."""
+    return (before > 0 and "runtime_compiled" in config.notes) or (before >= _FEW and "tensor_core" not in config.notes)
+
+
+def is_nearly_plain(op: ConvOp) -> bool:
+    """Whether it is plain but for its numbers of channels, like the first convolution of most networks: then mode
+    INSTANT has a good one somewhere, and what FALLBACK has and what is compiled at run time is not."""
+    return op.spatial_dimensions == 2 and op.input_type != "int8" and op.groups == 1 and set(op.dilation) == {1}
 
 
 def algorithm_of(engine: int, knobs: Knobs) -> Algorithm:

@@ -1,7 +1,8 @@
 """`OperationGraph`: one operation as cuDNN sees it, the engines it has for that, and plans of them.
 
 An engine configuration is known by its identity: the engine's global index and its knobs, which any process with the
-same library can build a plan from. The descriptors that carry it live only while it is read.
+same library can build a plan from. What was listed is kept as the library handed it out, so that a plan of it is made
+without describing it again, which takes three times as long.
 """
 
 from __future__ import annotations
@@ -104,6 +105,7 @@ class OperationGraph:
         self._constants = constants
         self._notes: dict[int, tuple[str, ...]] = {}
         self._descriptors = Descriptors(handle.library)
+        self._listed: dict[tuple[int, Knobs], Descriptor] = {}
         try:
             described = [tensor_descriptor(self._descriptors, tensor, alignment_bytes) for tensor in tensors]
             self._graph = self._descriptors.new(DescriptorKind.OPERATIONGRAPH)
@@ -129,14 +131,17 @@ class OperationGraph:
                 heuristics.set(Attribute.ENGINEHEUR_MODE, _MODES[mode]).finalize(long=True)
                 if count is None:
                     count = heuristics.count(Attribute.ENGINEHEUR_RESULTS)
-                room = mine.room(DescriptorKind.ENGINECFG, count)
+                room = self._descriptors.room(DescriptorKind.ENGINECFG, count)
                 found = heuristics.fill(Attribute.ENGINEHEUR_RESULTS, room, long=True) if count else []
             except CudnnError as error:
                 if error.fault == "candidate":
                     return []
                 raise
-            read = [self._read(config) for config in found]
-        return [config for config in read if config is not None]
+            read = [(self._read(config), config) for config in found]
+        for config, descriptor in read:
+            if config is not None:
+                self._listed.setdefault((config.engine, config.knobs), descriptor)
+        return [config for config, _ in read if config is not None]
 
     def build(self, engine: int, knobs: Knobs) -> Plan | Failure:
         """A plan of one engine with these knobs. Milliseconds, up to a second where it is compiled at run time.
@@ -157,9 +162,16 @@ class OperationGraph:
 
     def destroy(self) -> None:
         """Give it back. Harmless if done twice."""
+        self._listed.clear()
         self._descriptors.destroy()
 
     def _make_plan(self, mine: Descriptors, engine: int, knobs: Knobs) -> None:
+        config = self._listed.get((engine, knobs)) or self._describe_config(mine, engine, knobs)
+        plan = mine.new(DescriptorKind.EXECUTION_PLAN)
+        plan.set(Attribute.EXECUTION_PLAN_HANDLE, self.handle.pointer.value)
+        plan.set(Attribute.EXECUTION_PLAN_ENGINE_CONFIG, config).finalize(long=True)
+
+    def _describe_config(self, mine: Descriptors, engine: int, knobs: Knobs) -> Descriptor:
         chosen = mine.new(DescriptorKind.ENGINE)
         chosen.set(Attribute.ENGINE_OPERATION_GRAPH, self._graph)
         chosen.set(Attribute.ENGINE_GLOBAL_INDEX, engine).finalize()
@@ -173,10 +185,7 @@ class OperationGraph:
         config = mine.new(DescriptorKind.ENGINECFG).set(Attribute.ENGINECFG_ENGINE, chosen)
         if choices:
             config.set(Attribute.ENGINECFG_KNOB_CHOICES, *choices)
-        config.finalize()
-        plan = mine.new(DescriptorKind.EXECUTION_PLAN)
-        plan.set(Attribute.EXECUTION_PLAN_HANDLE, self.handle.pointer.value)
-        plan.set(Attribute.EXECUTION_PLAN_ENGINE_CONFIG, config).finalize(long=True)
+        return config.finalize()
 
     def _read(self, config: Descriptor) -> EngineConfig | None:
         """The identity, workspace and notes of a listed configuration; None if it turns out not to be supported."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from math import inf
 from time import perf_counter
 from typing import Final, Literal, TypeVar
 
@@ -24,6 +25,7 @@ from algosearch.backends.base import Device
 from algosearch.backends.cudnn import gate
 from algosearch.backends.cudnn.buffers import Buffers
 from algosearch.backends.cudnn.checking import Judgement
+from algosearch.backends.cudnn.first import first_run
 from algosearch.backends.cudnn.gpu import CudaFault, Gpu, OutOfDeviceMemory
 from algosearch.backends.cudnn.handle import Handle
 from algosearch.backends.cudnn.library import Library
@@ -41,8 +43,6 @@ _OFFERS: Final = 8
 """Kept in the prepare thread: of the keys in hand, and a few more. One is made again in tens of microseconds."""
 _KEPT_BYTES: Final = 1 << 30
 """Of memory that no op uses at the moment: to allocate it anew for each would take as long as a race."""
-_AGAIN_US: Final = 5_000.0
-"""A first run that was waited for no longer is run once more: what it took to load its code hides what a run takes."""
 
 T = TypeVar("T")
 
@@ -66,6 +66,8 @@ class _Loaded:
         """By plan, one for each set of tensors."""
         self.turn = 0
         """Whose turn it is among the sets."""
+        self.best_us = inf
+        """The fastest first run."""
         self.agreeing: set[int] = set()
         """Plans whose result is the other result that the buffers keep, within what rounding explains."""
 
@@ -244,32 +246,16 @@ class CudnnSession:
         failure = self._run_before(built, loaded)
         if failure is not None:
             return failure
-        pack = self._packs(number, built, loaded)[0]
-        first = self._run_alone(pack.launch_long, built)
-        if isinstance(first, Failure):
-            return first
-        took_us, waited_us = first
-        if waited_us <= _AGAIN_US:
-            again = self._run_alone(pack.launch, built)
-            if isinstance(again, Failure):
-                return again
-            took_us = min(took_us, again[0])
-        if limit_us is not None and took_us > limit_us:
-            return _timed_out(built, took_us, limit_us)
-        return Burst(time_us=took_us, repeats=1, timing=f"ungated,{self._timing}")
-
-    def _run_alone(self, execute: Callable[[], int], built: _Built) -> tuple[float, float] | Failure:
-        """The time of one run, with whatever the host adds to it, and how long it was waited for; in µs. Code is loaded
-        before anything is queued, so that the wait is the run's alone."""
-        gpu = self._gpu
-        first, last = gpu.events(2)[:2]
-        gpu.record(first)
-        failure = self._failure_of(execute(), built)
-        gpu.record(last)
-        queued_us = gpu.clock_us()
-        gpu.synchronize()
-        waited_us = gpu.clock_us() - queued_us
-        return (max(gpu.elapsed_us(first, last), 1e-3), waited_us) if failure is None else failure
+        first = first_run(self._gpu, self._packs(number, built, loaded)[0], loaded.best_us)
+        failure = self._failure_of(first.status, built)
+        if failure is not None:
+            return failure
+        loaded.best_us = min(loaded.best_us, first.time_us)
+        built.expected_us = first.time_us
+        if limit_us is not None and first.time_us > limit_us:
+            return _timed_out(built, first.time_us, limit_us)
+        timing = f"ungated,{self._timing}"
+        return Burst(time_us=first.time_us, repeats=1, timing=timing, disturbed=first.disturbed)
 
     def _burst(self, number: int, repeats: int) -> gate.Burst:
         if repeats < 1:

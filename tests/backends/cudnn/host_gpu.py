@@ -52,7 +52,7 @@ class HostGpu:
         self.spins: list[float] = []
         self.entered: set[int] = set()
         self.fault: CudaFault | None = None
-        """What the next synchronisation raises."""
+        """What the next call that waits, or asks whether it must, raises."""
         self.lost = False
         """Whether it runs nothing any more."""
         self.closed = False
@@ -132,6 +132,7 @@ class HostGpu:
         self._reached_us[event] = self._busy_until_us
 
     def is_ready(self, event: int) -> bool:
+        self._raise_fault()
         return self._reached_us[event] <= self.host_us
 
     def spin(self, hold_us: float) -> None:
@@ -147,6 +148,10 @@ class HostGpu:
     def synchronize(self) -> None:
         self._queue(0.0)
         self.host_us = max(self.host_us, self._busy_until_us)
+        self._raise_fault()
+
+    def _raise_fault(self) -> None:
+        """What was queued has failed: whoever asks for it first is told."""
         if self.lost:
             raise CudaFault("synchronize", 700, "an illegal memory access was encountered")
         if self.fault is not None:
