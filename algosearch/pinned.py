@@ -6,10 +6,10 @@ Why a thread of our own, not `anyio.to_thread`, `asyncio.to_thread` or an execut
 when the interpreter exits, so that one hung library call hangs the exit; and they take any idle thread, while
 a SQLite connection, a cuDNN handle and CUDA's current device belong to *the* thread that made them.
 
-Guarantees: jobs run one at a time, in the order they were posted, urgent ones before others; a job once begun is never interrupted (a
-running kernel cannot be stopped), so cancelling the caller of `run` leaves it to finish by itself with its
-result dropped; after `stop` what was queued still runs, and what is posted later is refused. What would end a task, a
-loop or a program (`CancelledError`, `SystemExit`, `KeyboardInterrupt`) ends nothing when a call here raises it.
+Guarantees: jobs run one at a time, in the order they were posted, urgent ones before others; a job once begun is never
+interrupted (a running kernel cannot be stopped), so cancelling the caller of `run` leaves it to finish by itself with
+its result dropped; after `stop` what was queued still runs, and what is posted later is refused. What would end a task,
+a loop or a program (`CancelledError`, `SystemExit`, `KeyboardInterrupt`) ends nothing when a call here raises it.
 
 asyncio is imported where it is used: the front door holds such a thread before anybody needs a loop.
 """

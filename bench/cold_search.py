@@ -1,8 +1,8 @@
 """How long the answers for a whole network take when nothing is known, beside what PyTorch's benchmark takes.
 
 Every sample is a fresh process, ours and the peers' in turn. Ours begins when the searcher is open with an empty
-directory store and its worker process is up, and ends with the last committed answer. What loading cuDNN takes is added,
-for the worker has done that by then. A peer's is the sum of the first calls of the same problems. `whole_s` is from
+directory store and its worker process is up, and ends with the last committed answer. What loading cuDNN takes is
+added, for the worker has done that by then. A peer's is the sum of the first calls of the same problems. `whole_s` is from
 the start of the process, and has the start of the worker in it. The ledger is that of one search in threads.
 
     python bench/cold_search.py --json bench/results/cold_search.json
@@ -203,7 +203,7 @@ def _add_case(figures: dict[str, Any], raw: dict[str, Any], what: tuple[str, str
         f"{name}_{key}": mine[key]
         for key in ("ops", "final", "listed", "tried", "picked_ms", "first_ms", "search_s", "library_s", "open_s")
     }
-    figures |= {f"{name}_{entry}": value for entry, value in samples["ledger"][0]["ledger"].items()}
+    figures |= {f"{name}_ledger_{entry}": value for entry, value in samples["ledger"][0]["ledger"].items()}
 
 
 if __name__ == "__main__":
