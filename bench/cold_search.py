@@ -203,7 +203,7 @@ def _add_case(figures: dict[str, Any], raw: dict[str, Any], what: tuple[str, str
         f"{name}_{key}": mine[key]
         for key in ("ops", "final", "listed", "tried", "picked_ms", "first_ms", "search_s", "library_s", "open_s")
     }
-    figures |= {f"{name}_{entry}": value for entry, value in samples["ledger"][0]["ledger"].items()}
+    figures |= {f"{name}_ledger_{entry}": value for entry, value in samples["ledger"][0]["ledger"].items()}
 
 
 if __name__ == "__main__":

@@ -277,3 +277,17 @@ async def test_what_ends_a_task_or_a_program_ends_nothing(thread: PinnedThread, 
 async def test_a_pinned_thread_knows_that_it_is_one(thread: PinnedThread) -> None:
     assert await thread.run(is_pinned)
     assert not is_pinned()
+
+
+def test_an_urgent_job_goes_before_those_that_are_not(thread: PinnedThread) -> None:
+    hold, order, done = Hold(), list[str](), threading.Event()
+    thread.post(hold)
+    assert hold.begun.wait(LIMIT_S)
+    thread.post(lambda: order.append("first"))
+    thread.post(lambda: order.append("urgent"), urgent=True)
+    thread.post(lambda: order.append("second"))
+    thread.post(lambda: order.append("urgent too"), urgent=True)
+    thread.post(done.set)
+    hold.let_go.set()
+    assert done.wait(LIMIT_S)
+    assert order == ["urgent", "urgent too", "first", "second"]

@@ -8,6 +8,7 @@ from math import exp, hypot, log, sqrt
 import pytest
 
 from algosearch.race.estimate import SINGLE, Estimate, estimates
+from algosearch.race.rules import STEADY
 
 TRUE_US = (100.0, 103.0, 110.0, 150.0, 99.0)
 
@@ -134,3 +135,19 @@ def test_a_long_run_tells_more_than_a_short_one() -> None:
     launched = estimates([], {0: 1e6, 1: 1e6}, unsure={1})
     assert launched[0].error_us == pytest.approx(0.1e6)
     assert launched[1].error_us == pytest.approx(0.3e6)
+
+
+def test_a_known_noise_need_not_be_found_out() -> None:
+    """One round says as much as two standard errors of the noise that is known allow; a handful is held to it, too."""
+    launches = {0: 10.0, 1: 12.0}
+    once = estimates([{0: 10.0, 1: 12.0}], launches, STEADY)
+    assert once[0].error_us == pytest.approx(2 * STEADY.usual_noise * 10.0)
+    assert estimates([{0: 10.0, 1: 12.0}], launches)[0].error_us == pytest.approx(1.0)
+    often = estimates([{0: 10.0, 1: 12.0}] * 4, launches, STEADY)
+    assert 0.5 * STEADY.usual_noise * 10.0 < often[0].error_us < STEADY.usual_noise * 10.0
+
+
+def test_a_disturbed_first_run_screens_nobody() -> None:
+    found = estimates([], {0: 10.0, 1: 100.0}, STEADY, unsure={1})
+    assert found[0].error_us == pytest.approx(STEADY.launch_error * 10.0 + STEADY.launch_gap_us)
+    assert STEADY.clearly * found[1].error_us > 0.9 * found[1].time_us

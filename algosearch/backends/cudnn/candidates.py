@@ -23,8 +23,8 @@ _NEAR_WIDTH: Final = 12
 """The same of nearly plain ops, whose best stands at place 7 in the worst case seen."""
 _FEW: Final = 6
 """FALLBACK is asked where INSTANT has fewer, of ops that are plain or nearly so. Of ResNet-50's first convolution its
-engines, and others that use no tensor cores, are 4 to 340 times slower than the best: a tenth of a second for one run
-of each."""
+engines, and others that use no tensor cores, are 4 to 340 times slower than the best: one run of each is a tenth of a
+second."""
 _ORDER: Final[tuple[Mode, ...]] = ("instant", "fallback", "b")
 """INSTANT lists what A does, at a third of the cost: the same list in each of 68 ops of ResNet-50 (9.19, 9.28) and 57
 others of all kinds (9.28), so that A is not asked. FALLBACK's engines are slow but go everywhere. B adds up to twenty

@@ -8,7 +8,7 @@ import pytest
 
 from algosearch.backends.cudnn.candidates import algorithm_of, engine_of, is_plain, listing
 from algosearch.backends.cudnn.convolution import ConvolutionGraph
-from algosearch.backends.cudnn.enums import BehaviorNote, HeuristicMode
+from algosearch.backends.cudnn.enums import BehaviorNote, HeuristicMode, NumericalNote
 from algosearch.backends.cudnn.handle import Handle
 from algosearch.ops import ConvOp, canonical
 from algosearch.records import InvalidAlgorithm
@@ -166,3 +166,26 @@ def test_names_go_there_and_back(engine: int, knobs: tuple[tuple[int, int], ...]
 def test_other_names_are_refused(name: str) -> None:
     with pytest.raises(InvalidAlgorithm):
         engine_of(name)
+
+
+def test_what_cannot_win_is_listed_last(fake: FakeCudnn, graph_of: Graphs) -> None:
+    """Of a nearly plain op: what is compiled, behind anything else; and behind six others what has no tensor cores."""
+    fake.forget_engines()
+    for engine in range(9):
+        fake.engine(
+            engine,
+            numerical=[] if engine in (1, 7) else [NumericalNote.TENSOR_CORE],
+            behavior=[BehaviorNote.RUNTIME_COMPILATION] if engine in (0, 3) else [],
+        )
+        fake.config(engine)
+
+    def engines(op: ConvOp, width: int | None) -> list[int]:
+        return [engine_of(each.algorithm)[0] for each in listing(graph_of(op), op, width).candidates]
+
+    assert engines(NEAR, 1) == [0, 1, 2, 4, 5, 6, 8]
+    assert engines(NEAR, None) == [0, 1, 2, 4, 5, 6, 8, 3, 7]
+    assert engines(OTHER, 1) == list(range(9))
+
+
+def test_its_times_are_steady(many: FakeCudnn, graph_of: Graphs) -> None:
+    assert listing(graph_of(PLAIN), PLAIN, 1).steady
