@@ -5,7 +5,7 @@ Rounds. In each, a fresh searcher on one directory, whose device is in a child p
 rounds, with its records in memory and its device in two threads. Before a round some records are deleted, so that every
 round searches; in some keys the fastest candidate kills its process or poisons its device, each time that it is tried.
 The directory's SQLite fails at random (busy, "locking protocol", full, read-only, input or output), the store raises,
-keeps nothing or hides what it has, and in every tenth round pages of its file are overwritten. Requests are selected,
+keeps nothing or hides what it has, and in every fifth round pages of its file are overwritten. Requests are selected,
 withdrawn, cancelled at a random turn, asked for their workspace first, or asked many at once, under several policies.
 
 After each tenth of the rounds, with the fresh searcher closed, the memory (RSS), tasks, threads and descriptors of this
@@ -44,16 +44,16 @@ from tests.stores.faulty import Fault as StoreFault
 
 REQUESTS: Final = 1_000_000
 KEYS: Final = 5_000
-ROUNDS: Final = 50
+ROUNDS: Final = 20
 SAMPLES: Final = 10
 TASKS: Final = 100
 SEED: Final = 11
-DEADLY: Final = 0.01
+DEADLY: Final = 0.003
 """Of the keys have a candidate that kills its process, and as many one that poisons the device."""
-DELETED: Final = 0.02
+DELETED: Final = 0.01
 """Of the keys are deleted before a round."""
 AILING: Final = 0.002
-"""Of SQLite's statements fail, and a tenth of the store's calls do."""
+"""Of SQLite's statements fail, and ten times as many of the store's calls."""
 FLAT_MIB: Final = 1.0
 """Memory may grow by so much for each 100,000 requests: what the allocator does not give back."""
 POLICIES: Final = (None, algosearch.Policy(workspace_limit_bytes=0), algosearch.Policy(deterministic=True))
@@ -114,14 +114,14 @@ RIGHT: Final = ("fast", "slow", "small")
 class Soak:
     """All of it."""
 
-    def __init__(self, *, requests: int, keys: int, rounds: int) -> None:
+    def __init__(self, *, requests: int, keys: int, rounds: int, deadly: float = DEADLY) -> None:
         self.rounds, self.each = rounds, requests // rounds
         self.ops = [
             algosearch.ConvOp(input_shape=(1 + n, 16, 14, 14), filter_shape=(16, 16, 3, 3)) for n in range(keys)
         ]
         self.dice = random.Random(SEED)
-        deadly = set(self.dice.sample(range(keys), round(2 * DEADLY * keys)))
-        problems = tuple(problem(n, op, deadly=n in deadly) for n, op in enumerate(self.ops))
+        doomed = set(self.dice.sample(range(keys), round(2 * deadly * keys)))
+        problems = tuple(problem(n, op, deadly=n in doomed) for n, op in enumerate(self.ops))
         calm = tuple(problem(n, op, deadly=False) for n, op in enumerate(self.ops))
         self.script, self.calm = Script(problems=problems), Script(problems=calm, machine="another")
         self.counts: Counter[str] = Counter()
@@ -143,12 +143,12 @@ class Soak:
             "get_many": ("raises", "hidden", "torn", "late"),
             "commit": ("raises", "not_kept", "late"),
         }
-        if not self.ailing or self.dice.random() >= 0.1:
+        if not self.ailing or self.dice.random() >= 10 * AILING:
             return None
         return self.dice.choice(possible.get(call, ("raises", "late")))
 
     async def neglect(self, directory: Path, number: int) -> None:
-        """Before a round: delete some records, and every tenth time spoil pages of the file."""
+        """Before a round: delete some records, and every fifth time spoil pages of the file."""
         store = DirectoryStore(directory)
         await store.open()
         digests = [digest async for digest, _ in store.scan()]
@@ -156,7 +156,7 @@ class Soak:
         self.counts["deleted"] += await store.delete(doomed)
         await store.aclose()
         file = directory / "cache.db"
-        if number % 10 == 9 and file.exists() and (pages := file.stat().st_size // 8192) > 20:
+        if number % 5 == 4 and file.exists() and (pages := file.stat().st_size // 8192) > 20:
             with file.open("r+b") as handle:
                 for page in self.dice.sample(range(10, pages), 3):
                     handle.seek(page * 8192)
@@ -245,6 +245,7 @@ class Soak:
                     self.counts["store_faults"] += sum(store.met.values())
                     if (number + 1) % max(1, self.rounds // SAMPLES) == 0:
                         self.samples.append(Sample.now(self.counts["requests"]))
+                        print(self.samples[-1], file=sys.stderr, flush=True)
             self.counts["sqlite_faults"] = sum(sqlite.raised.values())
 
     def slope(self, name: str) -> float:
@@ -272,10 +273,11 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=REQUESTS)
     parser.add_argument("--keys", type=int, default=KEYS)
     parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--deadly", type=float, default=DEADLY, metavar="SHARE")
     options = parser.parse_args()
     deaths = Deaths()
     logging.getLogger("algosearch").addHandler(deaths)
-    soak = Soak(requests=options.requests, keys=options.keys, rounds=options.rounds)
+    soak = Soak(requests=options.requests, keys=options.keys, rounds=options.rounds, deadly=options.deadly)
     begin = perf_counter()
     with tempfile.TemporaryDirectory() as directory:
         asyncio.run(soak.run(Path(directory) / "store"))

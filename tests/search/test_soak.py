@@ -11,7 +11,7 @@ SOAK = Path(__file__).parents[2] / "bench" / "soak.py"
 
 
 def test_requests_with_faults_of_every_kind_get_right_answers_and_leave_nothing_behind(tmp_path: Path) -> None:
-    command = [sys.executable, str(SOAK), "--requests", "5000", "--keys", "100", "--rounds", "10"]
+    command = [sys.executable, str(SOAK), "--requests", "5000", "--keys", "100", "--rounds", "10", "--deadly", "0.01"]
     done = subprocess.run(
         [*command, "--json", str(tmp_path / "soak.json")], capture_output=True, text=True, timeout=55, check=False
     )

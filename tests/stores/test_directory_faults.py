@@ -13,7 +13,7 @@ import pytest
 
 from algosearch import open_searcher
 from algosearch.records import Record
-from algosearch.stores import DirectoryStore, Miss
+from algosearch.stores import DirectoryStore, Miss, access
 from algosearch.stores.disk import SETTINGS
 from tests.search.helpers import FAST, scripted, some_ops
 from tests.stores.directories import DirectoryHome, filled, readable, set_aside, warnings
@@ -106,6 +106,13 @@ def writer(directory: Path, first: int, count: int) -> subprocess.Popen[str]:
     return subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1
     )
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here nobody lets go by itself of what is locked."""
+    monkeypatch.setattr(access, "OPEN_S", 0.1)
+    monkeypatch.setattr(access, "REOPEN_S", 0.01)
 
 
 @pytest.fixture
