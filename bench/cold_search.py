@@ -2,8 +2,8 @@
 
 Every sample is a fresh process, ours and the peers' in turn. Ours begins when the searcher is open with an empty
 directory store and its worker process is up, and ends with the last committed answer. What loading cuDNN takes is
-added, for the worker has done that by then. A peer's is the sum of the first calls of the same problems. `whole_s` is from
-the start of the process, and has the start of the worker in it. The ledger is that of one search in threads.
+added, for the worker has done that by then. A peer's is the sum of the first calls of the same problems. `whole_s` is
+from the start of the process, and has the start of the worker in it. The ledger is that of one search in threads.
 
     python bench/cold_search.py --json bench/results/cold_search.json
 """
