@@ -281,7 +281,11 @@ async def test_a_pinned_thread_knows_that_it_is_one(thread: PinnedThread) -> Non
 
 def test_an_urgent_job_goes_before_those_that_are_not(thread: PinnedThread) -> None:
     hold, order, done = Hold(), list[str](), threading.Event()
-    thread.post(hold)
+
+    def held() -> None:
+        hold()
+
+    thread.post(held)
     assert hold.begun.wait(LIMIT_S)
     thread.post(lambda: order.append("first"))
     thread.post(lambda: order.append("urgent"), urgent=True)
