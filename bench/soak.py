@@ -244,6 +244,7 @@ class Soak:
                     self.ailing = False
                     self.counts["store_faults"] += sum(store.met.values())
                     if (number + 1) % max(1, self.rounds // SAMPLES) == 0:
+                        await asyncio.sleep(1.0)  # the threads of the last child may be on their way out
                         self.samples.append(Sample.now(self.counts["requests"]))
                         print(self.samples[-1], file=sys.stderr, flush=True)
             self.counts["sqlite_faults"] = sum(sqlite.raised.values())
