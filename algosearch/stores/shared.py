@@ -20,9 +20,10 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Final
 
-from algosearch.errors import StoreUnusable
+from algosearch.errors import StoreUnusable, UndecodableRecord
 from algosearch.forks import renew_in_children
 from algosearch.records import Key, Record, wire
+from algosearch.stores import rules
 from algosearch.stores.base import Claim, Committed, Miss, Store, StoreStatistics
 from algosearch.stores.server import CHUNK, ServerStore, tag_of
 
@@ -55,6 +56,7 @@ class SharedStore:
         renew_in_children(self)
 
     def _reset(self) -> None:
+        self._open = False
         self._near: Store | None = None
         """The directory, while it can be used."""
         self._given: OrderedDict[str, Record] = OrderedDict()
@@ -81,6 +83,7 @@ class SharedStore:
                 self._near = self.directory
             except StoreUnusable as error:
                 logger.warning("going on without a directory before %s: %s", self.location, error)
+        self._open = True
         self.server.on_return = self._returned
         try:
             await self.server.open()
@@ -92,6 +95,7 @@ class SharedStore:
         """As `Store.aclose`."""
         comparing, self._comparing = self._comparing, None
         near, self._near = self._near, None
+        self._open = False
         try:
             if comparing is not None:
                 comparing.cancel()
@@ -150,6 +154,8 @@ class SharedStore:
             await self._keep_near(committed.record)
             self._give(committed.record)
             return committed
+        if not self._open or not _can_be_stored(record):
+            return Committed(record, won=True, kept=False)
         alone = record.marked_alone()
         if self._near is None:
             self._give(alone)
@@ -186,12 +192,13 @@ class SharedStore:
             yield item
 
     async def delete(self, digests: Sequence[str]) -> int:
-        """As `Store.delete`, on the server and in the directory."""
+        """As `Store.delete`, on the server and in this host's directory. Another host whose directory has the record
+        offers it again when it is next asked for it."""
         deleted = await self.server.delete(digests)
         near = 0 if self._near is None else await self._near.delete(digests)
         for digest in digests:
             self._given.pop(digest, None)
-        return max(deleted, near)
+        return deleted if self.server.reachable else near
 
     async def statistics(self) -> StoreStatistics:
         """As `Store.statistics`, of the server."""
@@ -254,6 +261,14 @@ class SharedStore:
         self._given.move_to_end(record.key.digest)
         while len(self._given) > GIVEN:
             self._given.popitem(last=False)
+
+
+def _can_be_stored(record: Record) -> bool:
+    try:
+        rules.storable(record)
+    except UndecodableRecord:
+        return False
+    return True
 
 
 def _nobody_asked(before: Record, after: Record) -> None:

@@ -52,15 +52,14 @@ class TestServerStore(BytesStoreContract):
 
 
 class SharedHome(ServerHome):
-    """The same, each handle with a directory of its own in front: as many hosts."""
+    """The same, with a directory in front: each handle is a process of one host."""
 
     def __init__(self, server: Server, directories: Path) -> None:
         super().__init__(server)
-        self._directories = directories
+        self._directory = directories / self.prefix
 
     def handle(self) -> SharedStore:  # type: ignore[override]
-        near = DirectoryStore(Path(tempfile.mkdtemp(dir=self._directories)), clock=self.clock, retry_s=0.0)
-        return SharedStore(super().handle(), near)
+        return SharedStore(super().handle(), DirectoryStore(self._directory, clock=self.clock, retry_s=0.0))
 
 
 class TestSharedStore(BytesStoreContract):
