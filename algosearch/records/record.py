@@ -58,7 +58,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def alone(self) -> bool:
-        """Whether one of its searches was found while the shared store could not be reached, and not agreed on since."""
+        """Whether one of its searches was found while the shared store could not be reached, and is not agreed on."""
         return any(search.provenance.alone for search in self.searches)
 
     def marked_alone(self) -> Record:

@@ -24,6 +24,8 @@ import os
 import secrets
 import socket
 import threading
+from collections.abc import Callable, Sequence
+from hashlib import blake2b
 from time import monotonic
 from types import TracebackType
 from typing import Final
@@ -31,11 +33,12 @@ from typing import Final
 import anyio
 from anyio.abc import TaskGroup
 
+from algosearch.ops import Op
 from algosearch.records import Failure, Key, Record
 from algosearch.records.hindsight import PROCESSES
 from algosearch.search.feed import Feed, Waited
 from algosearch.search.tiers import Tiers
-from algosearch.stores.base import Claim
+from algosearch.stores.base import Claim, Store
 
 logger = logging.getLogger("algosearch.claims")
 
@@ -47,6 +50,8 @@ PATIENCE_S: Final = 120.0
 """How long to wait for somebody who keeps a claim alive and shows no progress, before the key is searched beside it."""
 WRITE_S: Final = 0.25
 """How long a launch waits until it is written down."""
+SEEN_S: Final = 2.0
+"""How long who was seen to hold a claim is taken to hold it still."""
 FAREWELL_S: Final = 1.0
 """The same for giving back what is held in the end."""
 SUSPICION: Final = 2
@@ -86,6 +91,10 @@ class Claims:
         self._loop = asyncio.get_running_loop()
         self._expiry_s = expiry_s
         self._feed = Feed(tiers, tasks, owner=self.owner, expiry_s=expiry_s, patience_s=patience_s)
+        self.queued: Callable[[], Sequence[str]] = tuple
+        """The digests of what waits for its turn. Set by whoever knows."""
+        self._elsewhere: dict[str, tuple[Claim, float]] = {}
+        """Whose claims were seen on what is queued here, and when: of a store that many share."""
         self._held: dict[str, Hold] = {}
         """By digest, from the moment that it is asked for. Invariant: what this engine may own in the store is here or
         among what it gives back."""
@@ -98,6 +107,11 @@ class Claims:
 
     def __repr__(self) -> str:
         return f"<Claims {self.owner}: {len(self._held)} held, {len(self._leaving)} leaving, {self._feed!r}>"
+
+    def precedence(self, op: Op, digest: str) -> tuple[int, bytes]:
+        """Of one key among equally awaited ones, where others search the same: the longest search first, to within a
+        factor of four; among those an order of this engine's own, so that each begins with others."""
+        return -(op.flops.bit_length() // 2), blake2b(f"{self.owner} {digest}".encode(), digest_size=8).digest()
 
     def on(self, digest: str, *, alone: bool = False) -> Hold:
         """A hold on a key, nothing taken yet.
@@ -118,7 +132,10 @@ class Claims:
         Cancellation: nothing is left of it.
         """
         self.counts.waited += refusals == 1
-        return await self._feed.wait(key, holder, known, refusals=refusals)
+        try:
+            return await self._feed.wait(key, holder, known, refusals=refusals)
+        finally:
+            self._elsewhere.pop(key.digest, None)
 
     async def aclose(self) -> None:
         """Give everything back, within a second. The task group has ended. To be shielded by the caller."""
@@ -139,6 +156,10 @@ class Claims:
             return True
         while (gone := self._leaving.get(hold.digest)) is not None:
             await gone.wait()
+        seen, seen_at = self._elsewhere.get(hold.digest, (None, 0.0))
+        if seen is not None and monotonic() - seen_at < SEEN_S:
+            hold.holder = seen
+            return False
         self._held[hold.digest] = hold
         try:
             claim = await store.claim(hold.digest, self.owner, expiry_s=self._expiry_s)
@@ -152,12 +173,28 @@ class Claims:
         if claim.owner != self.owner:
             self.forget(hold)
             hold.holder = claim
+            if getattr(store, "shared", False):
+                await self._look_around(store)
             return False
         self.counts.won += 1
         self.counts.taken_over += claim.lapses > 0
         hold.begin(claim, self._next_beat(), lasting=store.lasting)
         self._keep_house_soon()
         return True
+
+    async def _look_around(self, store: Store) -> None:
+        """See in one trip who has what is queued here: where a thousand search the same, to be refused key by key would
+        be most of what they do."""
+        queued = [digest for digest in self.queued() if digest not in self._elsewhere]
+        try:
+            holders = await store.holders(queued) if queued else []
+        except Exception as error:  # as in `take`
+            self._note("holders", error)
+            return
+        now = monotonic()
+        for digest, holder in zip(queued, holders, strict=True):
+            if holder is not None and holder.owner != self.owner:
+                self._elsewhere[digest] = holder, now
 
     def give_back(self, hold: Hold) -> None:
         """As the end of a hold's block: soon, in the background."""

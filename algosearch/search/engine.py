@@ -15,8 +15,9 @@ import contextlib
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, Literal
+from weakref import WeakSet
 
 import anyio
 from anyio.abc import TaskGroup
@@ -25,6 +26,8 @@ from algosearch.backends import Backend, Device
 from algosearch.devices.pool import Pool
 from algosearch.errors import AlgosearchError, SearcherClosed, UnknownDevice
 from algosearch.forks import renew_in_children
+from algosearch.records import Record
+from algosearch.search.answers import Answers
 from algosearch.search.claims import EXPIRY_S, PATIENCE_S, ClaimCounts, Claims
 from algosearch.search.contained import ContainedStore
 from algosearch.search.inquiry import Inquiry
@@ -79,6 +82,8 @@ class Engine:
         self._isolation = isolation
         self._lease = expiry_s, patience_s
         self._stopping = False
+        self._tables: WeakSet[Answers] = WeakSet()
+        """Of answers that were given."""
         self._store = ContainedStore(home())
         self._tiers = Tiers(self._store, base=None if base is None else ContainedStore(base()))
         self._reset()
@@ -138,6 +143,10 @@ class Engine:
             asleep, self._asleep = self._asleep, False
         if asleep:
             self.start()
+
+    def keep_true(self, table: Answers) -> None:
+        """Have a table of answers revised with whatever all hosts agree on later, for as long as it lives."""
+        self._tables.add(table)
 
     def submit(self, inquiry: Inquiry) -> None:
         """Take an inquiry; it will be answered or failed."""
@@ -221,6 +230,10 @@ class Engine:
             claims_waited=claims.waited,
             claims_taken_over=claims.taken_over,
             claims_lost=claims.lost,
+            found_alone=counts.found_alone,
+            agreed=counts.agreed,
+            replaced=counts.replaced,
+            changed_choices=counts.changed_choices,
             lane_wait_seconds=counts.lane_wait_seconds,
         )
 
@@ -279,6 +292,7 @@ class Engine:
         expiry_s, patience_s = self._lease
         claims = Claims(self._tiers, tasks, expiry_s=expiry_s, patience_s=patience_s)
         self._tower = Tower(self._tiers, tasks, claims)
+        self._store.watch(self._revised)
         self._verifier = Verifier(self._tiers, tasks, self._all_pools)
         await self._tiers.open()
         self._sort_devices(tasks)
@@ -346,6 +360,26 @@ class Engine:
                 logger.exception("admitting questions broke")
                 for inquiry in inquiries:
                     inquiry.fail(error)
+
+    def _revised(self, pairs: Sequence[tuple[Record, Record]]) -> None:
+        """All hosts have agreed on these, whatever was given before."""
+        if self._tower is None:
+            return
+        counts, after = self._tower.counts, {record.key.digest: record for _, record in pairs}
+        self._tower.revised(after)
+        changed = sum(table.revise(after) for table in tuple(self._tables))
+        replaced = sum(before.agreed() != record for before, record in pairs)
+        counts.agreed += len(pairs) - replaced
+        counts.replaced += replaced
+        counts.changed_choices += changed
+        logger.log(
+            logging.WARNING if changed else logging.INFO,
+            "the store is back: %d records agreed on as they were, %d replaced by what others had found; "
+            "%d choices changed",
+            len(pairs) - replaced,
+            replaced,
+            changed,
+        )
 
     def _begin(self, verification: Verification) -> None:
         if self._verifier is None:

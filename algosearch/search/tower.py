@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from time import perf_counter
 from typing import Final, Literal
@@ -61,6 +61,10 @@ class Counts:
         self.trials = 0
         self.failed = 0
         self.dropped = 0
+        self.found_alone = 0
+        self.agreed = 0
+        self.replaced = 0
+        self.changed_choices = 0
         self.search_seconds = 0.0
         self.lane_wait_seconds = 0.0
 
@@ -78,6 +82,7 @@ class Tower:
         self._keys: dict[tuple[Pool, Op], tuple[Key, Op]] = {}
         self._searched: set[str] = set()
         """Digests of the keys that this engine has searched. Too few cost a second search of what is hopeless."""
+        claims.queued = self._queued
         self._given_up: set[str] = set()
         """Of those that nobody searches any more, so that each is complained of once."""
 
@@ -134,6 +139,18 @@ class Tower:
             flight.fail(error)
         self._flights.clear()
 
+    def revised(self, records: Mapping[str, Record]) -> None:
+        """All hosts go by these from now on, by digest; so does what is under way."""
+        for record in records.values():
+            self._tiers.revise(record)
+            flight = self._flights.get(record.key.digest)
+            if flight is not None and flight.record is not None:
+                flight.record = record
+
+    def _queued(self) -> list[str]:
+        """The digests of what waits for its turn."""
+        return [flight.key.digest for flight in self._flights.values() if flight.state == "queued"]
+
     async def _admit_when_open(self, pool: Pool, inquiries: Sequence[Inquiry]) -> None:
         try:
             environment = await pool.environment()
@@ -167,6 +184,8 @@ class Tower:
 
     def _new_flight(self, key: Key, op: Op, pool: Pool, *, storable: bool) -> Flight:
         flight = Flight(key, op, pool, storable=storable, searched=key.digest in self._searched)
+        if self._tiers.shared:
+            flight.precedence = self.claims.precedence(op, key.digest)
         self._flights[key.digest] = flight
         return flight
 
@@ -196,6 +215,7 @@ class Tower:
 
     async def _read(self, flights: Sequence[Flight]) -> None:
         """One trip to the store for all of them; those that it does not answer fly on, each in a task of its own."""
+        flights = sorted(flights, key=lambda flight: flight.precedence)
         answers = await self._tiers.read([flight.key for flight in flights])
         for flight, answer in zip(flights, answers, strict=True):
             if flight.ended:
@@ -323,12 +343,14 @@ class Tower:
         record = _extended(flight, found, mode)
         for _ in range(_MOST_COMMITS):
             kept = await self._tiers.commit(record, storable=flight.storable)
-            if kept is record or kept == record:
+            if kept is record or kept.agreed() == record.agreed():
+                record = kept
                 break
             flight.learned(kept, "store")
             if flight.wanted() is None:
                 return
             record = _extended(flight, found, mode)
+        self.counts.found_alone += record.alone
         flight.searched = True
         flight.learned(record, "search")
         flight.refuse_uncovered(mode, policies)

@@ -185,7 +185,7 @@ class Link:
 
         async def who(client: Redis) -> tuple[bytes, bytes]:
             pipe = client.pipeline(transaction=False)
-            pipe.execute_command("INFO", "server")  # type: ignore[no-untyped-call]
+            pipe.execute_command("INFO", "server")
             mark = secrets.token_hex(8).encode()
             pipe.set(self._born, mark, nx=True, get=True)
             info, before = await pipe.execute()
@@ -260,6 +260,6 @@ def _hindrance_of(error: Exception, timeout_s: float) -> Hindrance:
         # An error within a script has its own class in its text; MISCONF: the server cannot write to its disk.
         for word, kind in (("OOM", "full"), ("READONLY", "read_only"), ("MISCONF", "full"), ("NOAUTH", "refused")):
             if word in reason:
-                return Hindrance(kind, reason)  # type: ignore[arg-type]
+                return Hindrance(kind, reason)
         return Hindrance("failed", reason)
     return Hindrance("unreachable", reason)

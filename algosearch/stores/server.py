@@ -23,7 +23,7 @@ from contextlib import suppress
 from hashlib import blake2b
 from importlib.util import find_spec
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from algosearch.errors import StoreUnusable, UndecodableRecord
 from algosearch.forks import renew_in_children
@@ -35,11 +35,10 @@ from algosearch.stores.scripts import TAG_BYTES
 from algosearch.stores.trouble import Hindrance, Troubles
 
 if TYPE_CHECKING:
-    from redis.asyncio import Redis
-
     from algosearch.stores.link import Link
 
-T = TypeVar("T")
+Client = Any
+"""A `redis.asyncio.Redis`; the package's own types say that each answer is a text or bytes, and may be awaited."""
 
 FORMAT: Final = 1
 """Of what lies on the server: counted up with any change of keys, leases or tags. The records' own version comes on top
@@ -245,7 +244,7 @@ class ServerStore:
         if not digests:
             return []
 
-        async def look(client: Redis) -> list[Any]:
+        async def look(client: Client) -> Any:
             pipe = client.pipeline(transaction=False)
             pipe.time()
             pipe.hmget(self._names.claims, [_bytes(digest) for digest in digests])
@@ -258,7 +257,7 @@ class ServerStore:
             in_grace = link is not None and monotonic() - link.up_at < GRACE_S
             return [self._holders.get(digest) if in_grace else None for digest in digests]
         now_s = seconds + microseconds / 1e6 if self._clock is None else self._clock()
-        leases = map(rules.decode_lease, values)
+        leases = [rules.decode_lease(value) for value in values]
         held = [
             lease.claim(digest) if lease is not None and lease.in_force(now_s) else None
             for digest, lease in zip(digests, leases, strict=True)
@@ -315,11 +314,12 @@ class ServerStore:
 
     async def statistics(self) -> StoreStatistics:
         """As `Store.statistics`. Reads the index and every claim: for a person who asks, not to be polled."""
-        records, size_bytes, leases, now_s = 0, 0, [], 0.0
+        records, size_bytes, now_s = 0, 0, 0.0
+        leases: list[rules.Lease | None] = []
         after, more = b"-", True
         with suppress(Hindrance):
             while more:
-                page = await self._do(lambda client, low=after: client.zrangebylex(self._names.index, low, "+", 0, CHUNK))  # type: ignore[misc]
+                page = await self._indexed(after, CHUNK)
                 lengths = await self._script("lengths", list(map(self._names.record_of, page))) if page else []
                 records += sum(length > 0 for length in lengths)
                 size_bytes += sum(max(0, length - TAG_BYTES) for length in lengths)
@@ -341,12 +341,12 @@ class ServerStore:
 
     # -- trips -------------------------------------------------------------------------------------------------------
 
-    async def _do(self, call: Callable[[Redis], Awaitable[T]]) -> T:
+    async def _do(self, call: Callable[[Client], Awaitable[Any]]) -> Any:
         if self._link is None:
             raise Hindrance("gone", _GONE)
         return await self._link.do(call)
 
-    async def _script(self, name: str, keys: Sequence[str | bytes], *facts: str | bytes) -> Any:
+    async def _script(self, name: str, keys: Sequence[object], *facts: str | bytes) -> Any:
         link = self._link
         if link is None:
             raise Hindrance("gone", _GONE)
@@ -354,9 +354,14 @@ class ServerStore:
         return await link.do(lambda _: script(keys=list(keys), args=list(facts)))
 
     async def _page(self, after: bytes) -> tuple[list[bytes], list[bytes | None]]:
-        page = await self._do(lambda client: client.zrangebylex(self._names.index, after, "+", 0, PAGE))
+        page = await self._indexed(after, PAGE)
         names = list(map(self._names.record_of, page))
         return page, await self._do(lambda client: client.mget(names)) if page else []
+
+    async def _indexed(self, low: bytes, count: int) -> list[bytes]:
+        """So many digests from `low` on, as the server compares them."""
+        page: list[bytes] = await self._do(lambda client: client.zrangebylex(self._names.index, low, "+", 0, count))
+        return page
 
     async def _last_news(self) -> str:
         try:
@@ -394,7 +399,8 @@ class _Names:
 
     def __init__(self, base: str) -> None:
         self._records = f"{base}:record:"
-        self.claims, self.news, self.index, self.born = (f"{base}:{each}" for each in ("claims", "news", "index", "born"))
+        self.claims, self.news = f"{base}:claims", f"{base}:news"
+        self.index, self.born = f"{base}:index", f"{base}:born"
 
     def record(self, digest: str) -> bytes:
         """Of the record of a digest."""

@@ -32,8 +32,8 @@ logger = logging.getLogger("algosearch.stores")
 GIVEN: Final = 20_000
 """Records of which it is remembered what was given, to be compared when the server is back."""
 
-Revised = Callable[[Record, Record], None]
-"""What was given, and what is now to be gone by."""
+Revised = Callable[[Sequence[tuple[Record, Record]]], None]
+"""Pairs: what was given, and what is to be gone by from now on."""
 
 
 class SharedStore:
@@ -51,7 +51,7 @@ class SharedStore:
         self.server = server
         self.directory = directory
         self.on_revised: Revised = _nobody_asked
-        """Called on the loop for every record that is not any more what was given. Set by whoever wants to know."""
+        """Called on the loop with what is not any more as it was given. Set by whoever wants to know."""
         self._reset()
         renew_in_children(self)
 
@@ -218,26 +218,31 @@ class SharedStore:
             self._compare_again = False
             given = list(self._given.values())
             for start in range(0, len(given), CHUNK):
-                chunk = [record for record in given[start : start + CHUNK]]
+                chunk = given[start : start + CHUNK]
                 tags = await self.server.tags([record.key.digest for record in chunk])
                 if tags is None:
                     return  # gone again: whoever sees it return compares
+                revised = []
                 for record, tag in zip(chunk, tags, strict=True):
                     if record.alone or tag != tag_of(wire.encode(record)):
-                        await self._agree(record, is_there=bool(tag))
+                        now = await self._agreed_on(record, is_there=bool(tag))
+                        if now is not None:
+                            revised.append((record, now))
+                if revised:
+                    self.on_revised(revised)
 
-    async def _agree(self, given: Record, *, is_there: bool) -> None:
-        """Find out what is to be gone by in place of what was given, and say so."""
+    async def _agreed_on(self, given: Record, *, is_there: bool) -> Record | None:
+        """What is to be gone by in place of what was given; None if that has not changed, or cannot be found out."""
         now: Record | None = None
         if is_there:
             (answer,) = await self.server.get_many([given.key])
             now = answer if isinstance(answer, Record) else None
         now = now or await self._offered(given)
         if now is None or now == self._given.get(given.key.digest):
-            return
+            return None
         await self._keep_near(now)
         self._give(now)
-        self.on_revised(given, now)
+        return now
 
     async def _offered(self, record: Record) -> Record | None:
         """The record that the server has, after this one was offered; None if it cannot be reached."""
@@ -271,5 +276,5 @@ def _can_be_stored(record: Record) -> bool:
     return True
 
 
-def _nobody_asked(before: Record, after: Record) -> None:
+def _nobody_asked(revised: Sequence[tuple[Record, Record]]) -> None:
     pass
