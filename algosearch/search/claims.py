@@ -36,6 +36,7 @@ from anyio.abc import TaskGroup
 from algosearch.ops import Op
 from algosearch.records import Failure, Key, Record
 from algosearch.records.hindsight import PROCESSES
+from algosearch.search.counts import ClaimCounts
 from algosearch.search.feed import Feed, Waited
 from algosearch.search.tiers import Tiers
 from algosearch.stores.base import Claim, Store
@@ -60,16 +61,6 @@ DESPAIR: Final = 3
 """Lapses in a row after which the key is not searched at all."""
 _LONGEST: Final = 80
 """Characters of an owner's name that are shown."""
-
-
-class ClaimCounts:
-    """What became of the claims. Read from any thread, written on the loop."""
-
-    def __init__(self) -> None:
-        self.won = 0
-        self.waited = 0
-        self.taken_over = 0
-        self.lost = 0
 
 
 class Claims:

@@ -28,15 +28,16 @@ from algosearch.errors import AlgosearchError, SearcherClosed, UnknownDevice
 from algosearch.forks import renew_in_children
 from algosearch.records import Record
 from algosearch.search.answers import Answers
-from algosearch.search.claims import EXPIRY_S, PATIENCE_S, ClaimCounts, Claims
+from algosearch.search.claims import EXPIRY_S, PATIENCE_S, Claims
 from algosearch.search.contained import ContainedStore
+from algosearch.search.counts import ClaimCounts, Counts
 from algosearch.search.inquiry import Inquiry
 from algosearch.search.lineup import Lineup
 from algosearch.search.milestone import Milestone, gathering
 from algosearch.search.statistics import EngineStatistics, FlightStatus
 from algosearch.search.stillness import Hush, Stillness
 from algosearch.search.tiers import Tiers
-from algosearch.search.tower import Counts, Tower
+from algosearch.search.tower import Tower
 from algosearch.search.verification import Verification, Verifier
 from algosearch.settings import Isolation
 from algosearch.stores.base import Store
@@ -217,24 +218,8 @@ class Engine:
                 for environment in environments
                 if environment is not None and environment.incomplete is not None
             },
-            store_hits=counts.store_hits,
-            store_misses=dict(counts.store_misses),
-            memory_hits=counts.memory_hits,
-            listings=counts.listings,
-            searched=counts.searched,
-            trials=counts.trials,
-            failed=counts.failed,
-            dropped=counts.dropped,
-            search_seconds=counts.search_seconds,
-            claims_won=claims.won,
-            claims_waited=claims.waited,
-            claims_taken_over=claims.taken_over,
-            claims_lost=claims.lost,
-            found_alone=counts.found_alone,
-            agreed=counts.agreed,
-            replaced=counts.replaced,
-            changed_choices=counts.changed_choices,
-            lane_wait_seconds=counts.lane_wait_seconds,
+            **counts.facts(),
+            **claims.facts(),
         )
 
     def _post(self, message: Message, subject: Inquiry | Hush) -> None:
@@ -365,21 +350,10 @@ class Engine:
         """All hosts have agreed on these, whatever was given before."""
         if self._tower is None:
             return
-        counts, after = self._tower.counts, {record.key.digest: record for _, record in pairs}
+        after = {record.key.digest: record for _, record in pairs}
         self._tower.revised(after)
         changed = sum(table.revise(after) for table in tuple(self._tables))
-        replaced = sum(before.agreed() != record for before, record in pairs)
-        counts.agreed += len(pairs) - replaced
-        counts.replaced += replaced
-        counts.changed_choices += changed
-        logger.log(
-            logging.WARNING if changed else logging.INFO,
-            "the store is back: %d records agreed on as they were, %d replaced by what others had found; "
-            "%d choices changed",
-            len(pairs) - replaced,
-            replaced,
-            changed,
-        )
+        self._tower.counts.note_agreement(pairs, changed)
 
     def _begin(self, verification: Verification) -> None:
         if self._verifier is None:

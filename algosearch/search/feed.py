@@ -1,8 +1,8 @@
 """`Feed`: who waits for what another process searches, and the one poll that tells all of them.
 
 A store says cheaply whether anybody else has written (`Store.changes`), and one that is told of it, what. While
-somebody waits it is asked every few milliseconds, and one trip reads the records and one the claims of what has changed,
-or of everything that is waited for where the store does not know. From time to time the claims are looked at although
+somebody waits it is asked every few milliseconds, and one trip reads the records and one the claims of what has
+changed, or of everything that is waited for where the store does not know. From time to time all is looked at although
 nothing has changed: a lapse is no change. Nobody waits: no poll, no task.
 
 Whatever a store says, nobody waits for ever: who keeps a claim alive and shows no progress is waited for
@@ -105,14 +105,15 @@ class Feed:
         """Look at what has changed or was never looked at; at all claims if it is time for that."""
         unseen, self._unseen = self._unseen, set()
         known = changed if isinstance(changed, frozenset) else frozenset[str]()
-        everything = changed is True
+        is_due = monotonic() >= self._look_at
+        everything = changed is True or (is_due and not getattr(store, "shared", False))
         waits = [wait for wait in self._waits.values() if wait.outcome is None]
         await self._look_at_each(
             store, [each for each in waits if everything or each.key.digest in known or each.key.digest in unseen]
         )
         if everything:
             self._look_at = monotonic() + self._look_s
-        elif monotonic() >= self._look_at:
+        elif is_due:  # what is committed is told; only whose claims have lapsed is not
             self._look_at = monotonic() + self._look_s
             waits = [wait for wait in waits if wait.outcome is None]
             holders = await self._holders(store, waits)

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 from time import perf_counter
@@ -30,6 +29,7 @@ from algosearch.errors import AlgosearchError, SearcherClosed
 from algosearch.ops import Op, canonical
 from algosearch.records import Environment, Key, Policy, Provenance, Record, Search, SearchMode, Trials, not_to_try
 from algosearch.search.claims import Claims, Hold, shown
+from algosearch.search.counts import Counts
 from algosearch.search.feed import Waited
 from algosearch.search.flight import Flight
 from algosearch.search.inquiry import Inquiry
@@ -44,29 +44,6 @@ FIRST_LOOK: Final = 10
 _KEYS_KEPT: Final = 100_000
 _MOST_COMMITS: Final = 8
 """Times that a search is appended to what somebody else has just committed, before it is good for this process only."""
-
-
-class Counts:
-    """What became of the flights. Read from any thread, written on the loop.
-
-    Invariant: what an answer says of them is counted before whoever waits for the answer wakes.
-    """
-
-    def __init__(self) -> None:
-        self.store_hits = 0
-        self.store_misses: Counter[str] = Counter()
-        self.memory_hits = 0
-        self.listings = 0
-        self.searched = 0
-        self.trials = 0
-        self.failed = 0
-        self.dropped = 0
-        self.found_alone = 0
-        self.agreed = 0
-        self.replaced = 0
-        self.changed_choices = 0
-        self.search_seconds = 0.0
-        self.lane_wait_seconds = 0.0
 
 
 class Tower:

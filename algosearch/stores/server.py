@@ -20,17 +20,17 @@ import random
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
-from hashlib import blake2b
 from importlib.util import find_spec
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from algosearch.errors import StoreUnusable, UndecodableRecord
 from algosearch.forks import renew_in_children
-from algosearch.records import Key, Record, wire
+from algosearch.records import Key, Record
 from algosearch.stores import rules
 from algosearch.stores.address import ServerAddress
 from algosearch.stores.base import Claim, Committed, Miss, StoreStatistics
+from algosearch.stores.layout import Names, as_bytes, record_in, tag_of
 from algosearch.stores.scripts import TAG_BYTES
 from algosearch.stores.trouble import Hindrance, Troubles
 
@@ -40,9 +40,6 @@ if TYPE_CHECKING:
 Client = Any
 """A `redis.asyncio.Redis`; the package's own types say that each answer is a text or bytes, and may be awaited."""
 
-FORMAT: Final = 1
-"""Of what lies on the server: counted up with any change of keys, leases or tags. The records' own version comes on top
-of it."""
 CHUNK: Final = 256
 """Records a trip, so that no reply holds the server up for long."""
 PAGE: Final = 64
@@ -95,7 +92,7 @@ class ServerStore:
         self._gather_s, self._news_s = gather_s, news_s
         self._pace = {"retry_s": retry_s, "pulse_s": pulse_s}
         self._writer = secrets.token_hex(6)
-        self._names = _Names(f"{self.address.prefix}:v{FORMAT}.{wire.WIRE_VERSION}")
+        self._names = Names(self.address.prefix)
         self._troubles = Troubles(self.location)
         self._reset()
         renew_in_children(self)
@@ -201,7 +198,7 @@ class ServerStore:
         expected = b""
         try:
             for _ in range(_MOST_SWAPS):
-                value = await self._script("commit", names, _bytes(digest), tag + raw, expected, self._writer)
+                value = await self._script("commit", names, as_bytes(digest), tag + raw, expected, self._writer)
                 self._writable = True
                 if value is None:
                     return Committed(record, won=True)
@@ -217,7 +214,7 @@ class ServerStore:
     async def claim(self, digest: str, owner: str, *, expiry_s: float, trying: str = "") -> Claim:
         """As `Store.claim`, by the server's clock."""
         names = [self._names.claims, self._names.news]
-        facts = (_bytes(digest), _bytes(owner), repr(expiry_s), _bytes(trying), self._now(), self._writer)
+        facts = (as_bytes(digest), as_bytes(owner), repr(expiry_s), as_bytes(trying), self._now(), self._writer)
         with suppress(Hindrance):
             lease = rules.decode_lease(await self._script("claim", names, *facts))
             if lease is not None:
@@ -227,7 +224,7 @@ class ServerStore:
     async def renew(self, claim: Claim, *, expiry_s: float) -> bool:
         """As `Store.renew`."""
         names = [self._names.claims, self._names.news]
-        facts = (_bytes(claim.digest), _bytes(claim.owner), repr(expiry_s), _bytes(claim.trying), self._now())
+        facts = (as_bytes(claim.digest), as_bytes(claim.owner), repr(expiry_s), as_bytes(claim.trying), self._now())
         try:
             return bool(await self._script("renew", names, *facts))
         except Hindrance:
@@ -237,7 +234,7 @@ class ServerStore:
         """As `Store.release`."""
         names = [self._names.claims, self._names.news]
         with suppress(Hindrance):
-            await self._script("release", names, _bytes(claim.digest), _bytes(claim.owner), self._writer)
+            await self._script("release", names, as_bytes(claim.digest), as_bytes(claim.owner), self._writer)
 
     async def holders(self, digests: Sequence[str]) -> list[Claim | None]:
         """As `Store.holders`. A server that was heard a moment ago, and is away, is taken to say what it last said."""
@@ -247,7 +244,7 @@ class ServerStore:
         async def look(client: Client) -> Any:
             pipe = client.pipeline(transaction=False)
             pipe.time()
-            pipe.hmget(self._names.claims, [_bytes(digest) for digest in digests])
+            pipe.hmget(self._names.claims, [as_bytes(digest) for digest in digests])
             return await pipe.execute()
 
         try:
@@ -307,7 +304,7 @@ class ServerStore:
         deleted = 0
         with suppress(Hindrance):
             for start in range(0, len(digests), CHUNK):
-                chunk = [_bytes(digest) for digest in digests[start : start + CHUNK]]
+                chunk = [as_bytes(digest) for digest in digests[start : start + CHUNK]]
                 names = [self._names.index, self._names.news, *map(self._names.record_of, chunk)]
                 deleted += await self._script("delete", names, self._writer, *chunk)
         return deleted
@@ -382,49 +379,16 @@ class ServerStore:
         if value is None:
             return Miss("absent", "not in the store")
         try:
-            if len(value) > TAG_BYTES + wire.LONGEST_BYTES:
-                raise UndecodableRecord(f"a value of {len(value)} bytes is longer than any record can be")
-            raw = value[TAG_BYTES:]
-            record = wire.decode(raw, key=key) if key is not None else wire.decode(raw, digest=digest)
-            if tag_of(raw) != value[:TAG_BYTES]:
-                raise UndecodableRecord("the record is not what its tag says")
+            return record_in(value, digest, key)
         except UndecodableRecord as error:
             self._troubles.note("undecodable", f"{digest}: {error}")
             return Miss("undecodable", str(error))
-        return record
-
-
-class _Names:
-    """The keys on the server."""
-
-    def __init__(self, base: str) -> None:
-        self._records = f"{base}:record:"
-        self.claims, self.news = f"{base}:claims", f"{base}:news"
-        self.index, self.born = f"{base}:index", f"{base}:born"
-
-    def record(self, digest: str) -> bytes:
-        """Of the record of a digest."""
-        return self.record_of(_bytes(digest))
-
-    def record_of(self, digest: bytes) -> bytes:
-        """The same, of a digest as it is in the index."""
-        return self._records.encode() + digest
-
-
-def tag_of(raw: bytes) -> bytes:
-    """What is compared in place of a record."""
-    return blake2b(raw, digest_size=TAG_BYTES).digest()
 
 
 def require_client(location: str) -> None:
     """Raises StoreUnusable if there is nothing to speak to a server with."""
     if find_spec("redis") is None:
         raise StoreUnusable(location, "the redis package is not installed", "pip install 'algosearch[redis]'")
-
-
-def _bytes(text: str) -> bytes:
-    """What a caller passes for a digest or a name may be any string."""
-    return text.encode("utf-8", "replace")
 
 
 def _nobody_asked() -> None:

@@ -25,7 +25,8 @@ from algosearch.forks import renew_in_children
 from algosearch.records import Key, Record, wire
 from algosearch.stores import rules
 from algosearch.stores.base import Claim, Committed, Miss, Store, StoreStatistics
-from algosearch.stores.server import CHUNK, ServerStore, tag_of
+from algosearch.stores.layout import tag_of
+from algosearch.stores.server import CHUNK, ServerStore
 
 logger = logging.getLogger("algosearch.stores")
 

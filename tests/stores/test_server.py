@@ -12,7 +12,7 @@ import pytest
 
 from algosearch.records import wire
 from algosearch.stores import DirectoryStore, ServerStore, SharedStore
-from algosearch.stores.server import FORMAT
+from algosearch.stores.layout import FORMAT
 from tests.servers import KINDS, Server, program, running
 from tests.stores.contract import BytesStoreContract
 from tests.stores.homes import BytesHome, Home
