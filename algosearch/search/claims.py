@@ -24,7 +24,7 @@ import os
 import secrets
 import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from hashlib import blake2b
 from time import monotonic
 from types import TracebackType
@@ -39,7 +39,7 @@ from algosearch.records.hindsight import PROCESSES
 from algosearch.search.counts import ClaimCounts
 from algosearch.search.feed import Feed, Waited
 from algosearch.search.tiers import Tiers
-from algosearch.stores.base import Claim, Store
+from algosearch.stores.base import Claim
 
 logger = logging.getLogger("algosearch.claims")
 
@@ -82,8 +82,6 @@ class Claims:
         self._loop = asyncio.get_running_loop()
         self._expiry_s = expiry_s
         self._feed = Feed(tiers, tasks, owner=self.owner, expiry_s=expiry_s, patience_s=patience_s)
-        self.queued: Callable[[], Sequence[str]] = tuple
-        """The digests of what waits for its turn. Set by whoever knows."""
         self._elsewhere: dict[str, tuple[Claim, float]] = {}
         """Whose claims were seen on what is queued here, and when: of a store that many share."""
         self._held: dict[str, Hold] = {}
@@ -164,8 +162,6 @@ class Claims:
         if claim.owner != self.owner:
             self.forget(hold)
             hold.holder = claim
-            if getattr(store, "shared", False):
-                await self._look_around(store)
             return False
         self.counts.won += 1
         self.counts.taken_over += claim.lapses > 0
@@ -173,17 +169,16 @@ class Claims:
         self._keep_house_soon()
         return True
 
-    async def _look_around(self, store: Store) -> None:
-        """See in one trip who has what is queued here: where a thousand search the same, to be refused key by key would
-        be most of what they do."""
-        queued = [digest for digest in self.queued() if digest not in self._elsewhere]
+    async def look_around(self, digests: Sequence[str]) -> None:
+        """See in one trip who has these, so that what others have is not even asked for when its turn comes."""
+        store = self._tiers.store
         try:
-            holders = await store.holders(queued) if queued else []
+            holders = await store.holders(digests) if store is not None and digests else []
         except Exception as error:  # as in `take`
             self._note("holders", error)
             return
         now = monotonic()
-        for digest, holder in zip(queued, holders, strict=True):
+        for digest, holder in zip(digests, holders, strict=False):
             if holder is not None and holder.owner != self.owner:
                 self._elsewhere[digest] = holder, now
 

@@ -33,6 +33,7 @@ from algosearch.search.counts import Counts
 from algosearch.search.feed import Waited
 from algosearch.search.flight import Flight
 from algosearch.search.inquiry import Inquiry
+from algosearch.search.lookout import Lookout
 from algosearch.search.statistics import FlightStatus
 from algosearch.search.tiers import Tiers
 
@@ -59,7 +60,7 @@ class Tower:
         self._keys: dict[tuple[Pool, Op], tuple[Key, Op]] = {}
         self._searched: set[str] = set()
         """Digests of the keys that this engine has searched. Too few cost a second search of what is hopeless."""
-        claims.queued = self._queued
+        self._lookout = Lookout(tiers, claims, self._flights)
         self._given_up: set[str] = set()
         """Of those that nobody searches any more, so that each is complained of once."""
 
@@ -123,10 +124,6 @@ class Tower:
             flight = self._flights.get(record.key.digest)
             if flight is not None and flight.record is not None:
                 flight.record = record
-
-    def _queued(self) -> list[str]:
-        """The digests of what waits for its turn."""
-        return [flight.key.digest for flight in self._flights.values() if flight.state == "queued"]
 
     async def _admit_when_open(self, pool: Pool, inquiries: Sequence[Inquiry]) -> None:
         try:
@@ -254,7 +251,10 @@ class Tower:
     async def _search_in_turn(self, flight: Flight, hold: Hold) -> bool:
         """Wait for a turn and use it. False if the key is another process's: the turn goes to the next key at once."""
         async with flight.pool.turn(flight) as turn:
+            if flight.wanted() is None:
+                return True
             if not await hold.take() and not hold.is_hopeless:
+                await self._lookout.look()
                 return False
             if flight.ended:
                 return True
@@ -291,6 +291,7 @@ class Tower:
         (answer,) = await self._tiers.read([flight.key])
         if isinstance(answer, Record):
             flight.learned(answer, "store")
+            await self._lookout.look()
 
     async def _give_up(self, flight: Flight, turn: Turn, hold: Hold) -> None:
         """Too many processes died of it: no search, the library's first candidate for everybody."""

@@ -58,11 +58,11 @@ if l then
 end
 raw = cmsgpack.pack({{owner, lapses, trying, t, expiry_s, false}})
 redis.call('HSET', KEYS[1], digest, raw)
-announce(KEYS[2], digest, writer)
+if redis.call('EXISTS', KEYS[3]) == 0 then announce(KEYS[2], digest, writer) end
 return raw
 """
 )
-"""KEYS: claims, news. ARGV: digest, owner, expiry_s, trying, clock or '', writer. The lease in force."""
+"""KEYS: claims, news, record: who searches a key that is known already is no news. ARGV: digest, owner, expiry_s, trying, clock or '', writer. The lease in force."""
 
 RENEW: Final = (
     _COMMON
@@ -82,12 +82,12 @@ RELEASE: Final = (
 local l = read(KEYS[1], ARGV[1])
 if l and l[1] == ARGV[2] then
   redis.call('HDEL', KEYS[1], ARGV[1])
-  announce(KEYS[2], ARGV[1], ARGV[3])
+  if not l[6] then announce(KEYS[2], ARGV[1], ARGV[3]) end
 end
 return 1
 """
 )
-"""KEYS: claims, news. ARGV: digest, owner, writer."""
+"""KEYS: claims, news. ARGV: digest, owner, writer. After a commit it is no news: the commit was."""
 
 COMMIT: Final = (
     _COMMON

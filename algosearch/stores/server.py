@@ -213,7 +213,7 @@ class ServerStore:
 
     async def claim(self, digest: str, owner: str, *, expiry_s: float, trying: str = "") -> Claim:
         """As `Store.claim`, by the server's clock."""
-        names = [self._names.claims, self._names.news]
+        names = [self._names.claims, self._names.news, self._names.record(digest)]
         facts = (as_bytes(digest), as_bytes(owner), repr(expiry_s), as_bytes(trying), self._now(), self._writer)
         with suppress(Hindrance):
             lease = rules.decode_lease(await self._script("claim", names, *facts))
