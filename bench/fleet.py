@@ -3,12 +3,13 @@
 Each process has a simulated device of its own, on which a key takes 100 ms (slept), and no directory: everything goes
 through the server, a Valkey of this bench's own on a Unix socket.
 
-- *processes*: 2, 4, 8 and 16 of them want the same 500 keys from a common start. Searches are counted from the backends'
-  traces. Each process tells its `choices_digest`; another process recomputes it from the raw values on the server.
-  `ratio` is the worst of (wall - 0.5 s) × N / (500 × 100 ms) over the four.
-- *ranks*: 16 processes of 64 ranks each, 1,024 in all, each with an engine and a device of its own; a rank's engine runs
-  on its process's one loop. `ops_per_rank_key` is the trips to the server over ranks and keys; `ops_16384` is what 16,384 ranks would ask of the server in all, as far as one may
-  reckon it from what 512 and 1,024 ranks asked: a part for each rank, and one that is shared.
+- *processes*: 2, 4, 8 and 16 of them want the same 500 keys from a common start. Searches are counted from the
+  backends' traces. Each process tells its `choices_digest`; another process recomputes it from the raw values on the
+  server. `ratio` is the worst of (wall - 0.5 s) × N / (500 × 100 ms) over the four.
+- *ranks*: 16 processes of 64 ranks each, 1,024 in all, each with an engine, a device and connections of its own; the
+  engines of a process run on one loop. `ops_per_rank_key` is the trips to the server over ranks and keys; `ops_16384`
+  is what 16,384 ranks would ask of it in all, reckoned from what 512 and 1,024 ranks asked: a part for each rank, and
+  one that is shared.
 
     python bench/fleet.py --json bench/results/fleet.json
 """
@@ -73,38 +74,32 @@ class Result(msgspec.Struct, kw_only=True):
     statistics: list[EngineStatistics]
 
 
-def script(machine: str) -> Script:
-    """Every key: three candidates, 100 ms of the device's time in all."""
-    return Script(
-        problems=tuple(
-            ProblemScript(
-                op=op,
-                prepare_us=5_000.0,
-                candidates=tuple(
-                    CandidateScript(
-                        algorithm=f"simulated/bench:c?n={n}",
-                        time_us=time_us,
-                        workspace_bytes=n << 20,
-                        noise=0.002,
-                        build_us=2_000.0,
-                        first_us=31_700.0,
-                    )
-                    for n, time_us in enumerate((250.0, 300.0, 420.0))
-                ),
+def problem(op: algosearch.ConvOp) -> ProblemScript:
+    """A key: three candidates, 100 ms of the device's time in all."""
+    return ProblemScript(
+        op=op,
+        prepare_us=5_000.0,
+        candidates=tuple(
+            CandidateScript(
+                algorithm=f"simulated/bench:c?n={n}",
+                time_us=time_us,
+                workspace_bytes=n << 20,
+                noise=0.002,
+                build_us=2_000.0,
+                first_us=31_700.0,
             )
-            for op in OPS
+            for n, time_us in enumerate((250.0, 300.0, 420.0))
         ),
-        facts={"script": "bench"},
-        machine=machine,
     )
 
 
 class Rank:
     """One searcher with an engine, a device and connections of its own, on the loop that is running."""
 
-    def __init__(self, job: Job, number: int) -> None:
+    def __init__(self, job: Job, number: int, problems: tuple[ProblemScript, ...]) -> None:
+        script = Script(problems=problems, facts={"script": "bench"}, machine=f"machine {job.number} {number}")
         trace = Path(job.directory, f"trace-{job.number}.jsonl")
-        backend = SimulatedBackend(script(f"machine {job.number} {number}"), trace=trace, pace="real")
+        backend = SimulatedBackend(script, trace=trace, pace="real")
         self.store = SharedStore(ServerStore(job.url), None)
         self.engine = Engine(Lineup([backend], None), lambda: self.store)
         self.searcher = Searcher(self.engine, mode="race")
@@ -117,7 +112,8 @@ class Rank:
 
 async def one_process(job: Job) -> Result:
     """Some ranks on one loop. They begin when a line is read."""
-    ranks = [Rank(job, number) for number in range(job.ranks)]
+    problems = tuple(map(problem, OPS))
+    ranks = [Rank(job, number, problems) for number in range(job.ranks)]
     serving = [asyncio.create_task(rank.engine.serve()) for rank in ranks]
     for rank in ranks:
         await rank.engine.ready.wait()
@@ -155,7 +151,7 @@ def raw_values(url: str) -> dict[str, bytes]:
     import redis
 
     client = redis.Redis(unix_socket_path=url.removeprefix("unix://").partition("?")[0])
-    names = [name for name in client.scan_iter(match=b"*:record:*", count=1000)]
+    names = list(client.scan_iter(match=b"*:record:*", count=1000))
     return {
         name.rpartition(b":")[2].decode(): value[16:] for name, value in zip(names, client.mget(names), strict=True)
     }

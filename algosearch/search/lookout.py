@@ -1,9 +1,9 @@
 """`Lookout`: what became meanwhile of everything that queues here, seen in two trips instead of key by key.
 
-Where many processes search the same keys, most of what queues is held or done by others before its turn comes. To find
-that out one claim at a time would be most of what a thousand ranks ask of their server. So whoever meets one surprise (a
-claim refused, a record that was not there) looks after all: the records of what queues are read, and whose claims they
-are.
+Where many processes search the same keys, most of what queues is held or done by others before its turn comes. To
+find that out one claim at a time would be most of what a thousand ranks ask of their server. So whoever meets one
+surprise (a claim refused, a record that was not there) looks after all: the records of what queues are read, and whose
+claims they are.
 """
 
 from __future__ import annotations

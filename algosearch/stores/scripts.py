@@ -62,7 +62,8 @@ if redis.call('EXISTS', KEYS[3]) == 0 then announce(KEYS[2], digest, writer) end
 return raw
 """
 )
-"""KEYS: claims, news, record: who searches a key that is known already is no news. ARGV: digest, owner, expiry_s, trying, clock or '', writer. The lease in force."""
+"""KEYS: claims, news, record: who searches a key that is known already is no news. ARGV: digest, owner, expiry_s,
+trying, clock or '', writer. The lease in force."""
 
 RENEW: Final = (
     _COMMON
