@@ -150,7 +150,7 @@ def raw_values(url: str) -> dict[str, bytes]:
     """The bytes of every record on the server, by digest, read past the store."""
     import redis
 
-    client = redis.Redis(unix_socket_path=url.removeprefix("unix://").partition("?")[0])
+    client: Any = redis.Redis(unix_socket_path=url.removeprefix("unix://").partition("?")[0])
     names = list(client.scan_iter(match=b"*:record:*", count=1000))
     return {
         name.rpartition(b":")[2].decode(): value[16:] for name, value in zip(names, client.mget(names), strict=True)
@@ -172,7 +172,8 @@ def commands(started: Any) -> int:
     """How many the server has carried out."""
     import redis
 
-    return int(redis.Redis(unix_socket_path=str(started.socket)).info("stats")["total_commands_processed"])  # type: ignore[index]
+    client: Any = redis.Redis(unix_socket_path=str(started.socket))
+    return int(client.info("stats")["total_commands_processed"])
 
 
 def fleet(processes: int, ranks: int) -> dict[str, Any]:

@@ -12,8 +12,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -157,7 +158,8 @@ async def trouble(server: Server, proxy: Proxy, ranks: list[Rank], *, order: ran
     async def cut() -> None:
         proxy.cut()
 
-    troubles = [stop_one, freeze, cut, lambda: restart(forget=False), lambda: restart(forget=True)]
+    troubles: list[Callable[[], Awaitable[None]]]
+    troubles = [stop_one, freeze, cut, partial(restart, forget=False), partial(restart, forget=True)]
     order.shuffle(troubles)
     for each in troubles:
         await each()
