@@ -30,6 +30,7 @@ __all__ = (
     "SearcherClosed",
     "AlreadyEntered",
     "RequestWithdrawn",
+    "FoundAlone",
     "WouldBlockLoop",
     "UnknownDevice",
     "DeviceUnavailable",
@@ -192,6 +193,21 @@ class RequestWithdrawn(AlgosearchError, RuntimeError):
 
     def __str__(self) -> str:
         return f"the request for {self.problem} was withdrawn; make another one"
+
+
+class FoundAlone(AlgosearchError, RuntimeError):
+    """Strict mode, and the answer was found while the shared store could not be reached, so that other ranks may go by
+    another one. It is offered to them when the store is back; ask again then."""
+
+    def __init__(self, problem: str) -> None:
+        self.problem = problem
+        super().__init__(problem)
+
+    def __str__(self) -> str:
+        return (
+            f"the answer for {self.problem} was found alone, for the shared store cannot be reached, and strict mode "
+            "gives none that other ranks may not share; ask again when the store is back, or open without strict"
+        )
 
 
 class WouldBlockLoop(AlgosearchError, RuntimeError):

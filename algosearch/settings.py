@@ -32,8 +32,13 @@ MODE_VARIABLE: Final = "ALGOSEARCH_MODE"
 STORE_VARIABLE: Final = "ALGOSEARCH_STORE"
 BASE_VARIABLE: Final = "ALGOSEARCH_BASE"
 ISOLATION_VARIABLE: Final = "ALGOSEARCH_ISOLATION"
+STRICT_VARIABLE: Final = "ALGOSEARCH_STRICT"
 DEBUG_VARIABLE: Final = "ALGOSEARCH_DEBUG"
 CUDNN_VARIABLE: Final = "ALGOSEARCH_CUDNN"
+
+
+_SWITCH: Final = {"": False, "0": False, "1": True}
+"""How a variable says no and yes."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,11 +46,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     mode: Mode = "race"
     store: str | None = None
-    """A path, or `memory:`; None for the user's cache directory."""
+    """A path, the URL of a server, or `memory:`; None for the user's cache directory."""
     base: str | None = None
     """A path of a store that is only read, where the other one has no record; None for none."""
     isolation: Isolation | None = None
     """None for what each backend says."""
+    strict: bool = False
+    """Whether an answer that was found while the shared store could not be reached is none."""
 
     @classmethod
     def read(cls, environ: Mapping[str, str] | None = None) -> Settings:
@@ -60,6 +67,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             store=environ.get(STORE_VARIABLE) or None,
             base=environ.get(BASE_VARIABLE) or None,
             isolation=isolation_of(environ.get(ISOLATION_VARIABLE) or None, ISOLATION_VARIABLE),
+            strict=strict_of(_SWITCH.get(strict := environ.get(STRICT_VARIABLE, ""), strict), STRICT_VARIABLE),
         )
 
 
@@ -100,3 +108,14 @@ def isolation_of(word: object, name: str = "isolation") -> Isolation | None:
         if type(word) is str and word == isolation:
             return isolation
     raise InvalidSetting(name, word, f"must be one of {', '.join(ISOLATIONS)}")
+
+
+def strict_of(word: object, name: str = "strict") -> bool:
+    """`word` as a yes or no.
+
+    Raises:
+        InvalidSetting: it is neither.
+    """
+    if type(word) is not bool:
+        raise InvalidSetting(name, word, "must be True or False (as a variable: 1 or 0)")
+    return word

@@ -36,6 +36,11 @@ class Awaited(Protocol):
         """How many wait for it now."""
         ...
 
+    @property
+    def precedence(self) -> tuple[int, bytes]:
+        """Who comes first among equally awaited ones: the least; among equals the oldest."""
+        ...
+
 
 class Turn:
     """A place at a device, or in the queue for one. If its device is set aside it queues again, for another one."""
@@ -296,14 +301,14 @@ class Pool:
                 turn.called.set()
 
     def _sort(self) -> None:
-        """Most awaited first; a stable sort, so that among equals the oldest stays first.
+        """Most awaited first, then by precedence; a stable sort, so that among equals the oldest stays first.
 
         Who is awaited changes in the callers' threads, unannounced. A short queue is sorted for every turn; a long one
         each time that a sixteenth of it has gone: to look at thousands for each turn would cost more than it gains.
         """
         self._sorted_for -= 1
         if self._sorted_for <= 0:
-            self._queue.sort(key=lambda turn: -turn.who.awaited)
+            self._queue.sort(key=lambda turn: (-turn.who.awaited, turn.who.precedence))
             self._sorted_for = len(self._queue) // 16
 
     async def aclose(self) -> None:

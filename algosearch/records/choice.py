@@ -93,6 +93,8 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     tie_window: float = 0.0
     """Relative: the pick is at most this much slower than the best candidate looked at, measuring errors counted. Never
     less than the standard error of `time_us`: an answer claims nothing finer than it is known."""
+    alone: bool = False
+    """True if it was found while the shared store could not be reached: other ranks may go by another."""
     digest: str = ""
     """The key's digest."""
     generation: int = 0

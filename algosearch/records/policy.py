@@ -181,6 +181,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True, gc=Fals
             first_us=times[first],
             precision=precision,
             tie_window=window,
+            alone=search.provenance.alone,
             digest=record.key.digest,
             generation=record.generation,
             seen=trials,

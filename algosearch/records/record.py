@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from algosearch.records.key import Key
 from algosearch.records.trial import Count, Duration
@@ -54,3 +55,23 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     def revision(self) -> int:
         """How many searches it holds: what `commit(record, after=…)` compares."""
         return len(self.searches)
+
+    @property
+    def alone(self) -> bool:
+        """Whether one of its searches was found while the shared store could not be reached, and is not agreed on."""
+        return any(search.provenance.alone for search in self.searches)
+
+    def marked_alone(self) -> Record:
+        """The same, its newest search found alone."""
+        *before, last = self.searches
+        return replace(self, searches=(*before, _marked(last, alone=True)))
+
+    def agreed(self) -> Record:
+        """The same, nothing in it found alone; itself if nothing is."""
+        if not self.alone:
+            return self
+        return replace(self, searches=tuple(_marked(search, alone=False) for search in self.searches))
+
+
+def _marked(search: Search, *, alone: bool) -> Search:
+    return replace(search, provenance=replace(search.provenance, alone=alone))

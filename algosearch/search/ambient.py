@@ -39,8 +39,9 @@ class open_searcher:
     A class in lower case, for it is used as a verb: `async with open_searcher() as searcher`.
 
     Args:
-        store: where answers are kept: a directory, `memory:`, or a `Store`. Left out: `ALGOSEARCH_STORE`, else the
-            user's cache directory. A store that cannot be used costs a warning and the cached answers, not the job.
+        store: where answers are kept: a directory, `memory:`, the URL of a server that many hosts share
+            (`redis://…`), or a `Store`. Left out: `ALGOSEARCH_STORE`, else the user's cache directory. A store that
+            cannot be used costs a warning and the cached answers, not the job.
         base: a directory whose records answer where the store has none, and which is only ever read: one that was made
             elsewhere and came with the job, say. Left out: `ALGOSEARCH_BASE`, else none.
         backends: which libraries to ask; left out, the best that this machine has a device for.
@@ -49,12 +50,14 @@ class open_searcher:
             crashes costs in its place; `thread`: here, where nothing can be done about that. Left out:
             `ALGOSEARCH_ISOLATION`, else what each backend says.
         mode: how a miss is answered. Left out: `ALGOSEARCH_MODE`, else `race`.
+        strict: whether a call raises `FoundAlone` instead of giving an answer that was found while the shared store
+            could not be reached. Left out: `ALGOSEARCH_STRICT`, else no.
         policy: what is asked where a call does not say.
 
     Raises:
         InvalidSetting, InvalidPolicy: an argument or variable cannot be understood.
         AlreadyEntered: on entering: it opens one searcher, for one block.
-        StoreUnusable: on entering: the store is of a kind that this version does not know.
+        StoreUnusable: on entering: the store is of a kind that this version does not know, or its package is missing.
         DeviceUnavailable: on entering: the installation is broken.
 
     Cancellation: while it opens, nothing is left behind; while it closes, it closes all the same, unattended.
@@ -77,6 +80,7 @@ class open_searcher:
         devices: Sequence[str] | None = None,
         isolation: Isolation | None = None,
         mode: Mode | None = None,
+        strict: bool | None = None,
         policy: Policy = DEFAULT_POLICY,
     ) -> None:
         terms = Terms(
@@ -86,6 +90,7 @@ class open_searcher:
             devices=devices,
             isolation=isolation,
             mode=mode,
+            strict=strict,
             policy=policy,
         )
         self._opening = Opening(terms)

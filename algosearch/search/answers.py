@@ -7,13 +7,13 @@ waiters wake, and a question is never both in the table and pending.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from algosearch.errors import SearcherClosed
+from algosearch.errors import NoAlgorithm, NotCovered, SearcherClosed
 from algosearch.forks import renew_in_children
 from algosearch.ops import Op
-from algosearch.records import Choice, Policy
+from algosearch.records import Choice, Policy, Record
 from algosearch.search.inquiry import Inquiry, Question
 from algosearch.settings import Mode
 
@@ -31,7 +31,7 @@ class Answers:
     asked so. Only final answers enter; a provisional one is to be asked again.
     """
 
-    def __init__(self, own_mode: Mode, own_policy: Policy) -> None:
+    def __init__(self, own_mode: Mode, own_policy: Policy, *, strict: bool = False) -> None:
         self.own: dict[Op, Choice] = {}
         """What was asked without saying mode, device or policy: the way of nearly every hit."""
         self.table: dict[Mode | None, dict[str | None, dict[Policy | None, dict[Op, Choice]]]]
@@ -43,6 +43,9 @@ class Answers:
         self.closed = False
         self._own_mode = own_mode
         self._own_policy = own_policy
+        self._strict = strict
+        self._provisional: set[tuple[Place, Op]] = set()
+        """What was answered, and has no final answer yet."""
         self._pending: dict[Place, dict[Op, Inquiry]]
         """Places spelled out."""
         self.renew_after_fork()
@@ -88,7 +91,7 @@ class Answers:
             for op in ops:
                 inquiry = pending.get(op)
                 if inquiry is None:
-                    inquiry = Inquiry(Question(op, policy, device, mode), self._settle)
+                    inquiry = Inquiry(Question(op, policy, device, mode, self._strict), self._settle)
                     choice = answers.get(op)
                     if choice is None:
                         pending[op] = inquiry
@@ -135,6 +138,12 @@ class Answers:
         with self._lock:
             return list(self._given())
 
+    @property
+    def provisional(self) -> int:
+        """How many questions have been answered, and will be better."""
+        with self._lock:
+            return len(self._provisional)
+
     def _given(self) -> Iterator[tuple[Policy, Choice]]:
         for mode, devices in self.table.items():
             for policies in devices.values():
@@ -142,6 +151,27 @@ class Answers:
                     if mode is not None and policy is not None:
                         for choice in answers.values():
                             yield policy, choice
+
+    def revise(self, records: Mapping[str, Record]) -> int:
+        """Answer from these records, by digest, what was answered from others before; how many answers are others
+        since. What a record does not answer is forgotten, and searched when it is asked again. From any thread."""
+        changed = 0
+        with self._lock:
+            for mode, devices in self.table.items():
+                for policies in devices.values():
+                    for policy, answers in policies.items():
+                        for op, choice in tuple(answers.items()):
+                            record = records.get(choice.digest)
+                            if record is None:
+                                continue
+                            now = _picked(policy or self._own_policy, record, mode or self._own_mode)
+                            spelled_out = mode is not None and policy is not None
+                            changed += spelled_out and (now is None or now.algorithm != choice.algorithm)
+                            if now is None:
+                                del answers[op]
+                            else:
+                                answers[op] = now
+        return changed
 
     def _spelled_out(self, place: Place) -> tuple[Mode, str | None, Policy]:
         mode, device, policy = place
@@ -152,8 +182,12 @@ class Answers:
         question = inquiry.question
         with self._lock:
             self._forget(inquiry)
-            if choice is not None and not choice.provisional and not self.closed:
-                mode, device, policy = question.mode, question.device, question.policy
+            mode, device, policy = question.mode, question.device, question.policy
+            if choice is not None and choice.provisional:
+                if len(self._provisional) < ANSWERS_KEPT:
+                    self._provisional.add(((mode, device, policy), question.op))
+            elif choice is not None and not self.closed:
+                self._provisional.discard(((mode, device, policy), question.op))
                 self._keep((mode, device, policy), question.op, choice)
                 if mode == self._own_mode:
                     self._keep((None, device, policy), question.op, choice)
@@ -175,3 +209,10 @@ class Answers:
         if len(answers) >= ANSWERS_KEPT:
             del answers[next(iter(answers))]
         answers[op] = choice
+
+
+def _picked(policy: Policy, record: Record, mode: Mode) -> Choice | None:
+    try:
+        return policy.pick(record, mode="exhaustive" if mode == "exhaustive" else "race")
+    except (NotCovered, NoAlgorithm):
+        return None

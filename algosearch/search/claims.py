@@ -24,6 +24,8 @@ import os
 import secrets
 import socket
 import threading
+from collections.abc import Sequence
+from hashlib import blake2b
 from time import monotonic
 from types import TracebackType
 from typing import Final
@@ -31,8 +33,10 @@ from typing import Final
 import anyio
 from anyio.abc import TaskGroup
 
+from algosearch.ops import Op
 from algosearch.records import Failure, Key, Record
 from algosearch.records.hindsight import PROCESSES
+from algosearch.search.counts import ClaimCounts
 from algosearch.search.feed import Feed, Waited
 from algosearch.search.tiers import Tiers
 from algosearch.stores.base import Claim
@@ -47,6 +51,8 @@ PATIENCE_S: Final = 120.0
 """How long to wait for somebody who keeps a claim alive and shows no progress, before the key is searched beside it."""
 WRITE_S: Final = 0.25
 """How long a launch waits until it is written down."""
+SEEN_S: Final = 2.0
+"""How long who was seen to hold a claim is taken to hold it still."""
 FAREWELL_S: Final = 1.0
 """The same for giving back what is held in the end."""
 SUSPICION: Final = 2
@@ -55,16 +61,6 @@ DESPAIR: Final = 3
 """Lapses in a row after which the key is not searched at all."""
 _LONGEST: Final = 80
 """Characters of an owner's name that are shown."""
-
-
-class ClaimCounts:
-    """What became of the claims. Read from any thread, written on the loop."""
-
-    def __init__(self) -> None:
-        self.won = 0
-        self.waited = 0
-        self.taken_over = 0
-        self.lost = 0
 
 
 class Claims:
@@ -86,6 +82,8 @@ class Claims:
         self._loop = asyncio.get_running_loop()
         self._expiry_s = expiry_s
         self._feed = Feed(tiers, tasks, owner=self.owner, expiry_s=expiry_s, patience_s=patience_s)
+        self._elsewhere: dict[str, tuple[Claim, float]] = {}
+        """Whose claims were seen on what is queued here, and when: of a store that many share."""
         self._held: dict[str, Hold] = {}
         """By digest, from the moment that it is asked for. Invariant: what this engine may own in the store is here or
         among what it gives back."""
@@ -98,6 +96,11 @@ class Claims:
 
     def __repr__(self) -> str:
         return f"<Claims {self.owner}: {len(self._held)} held, {len(self._leaving)} leaving, {self._feed!r}>"
+
+    def precedence(self, op: Op, digest: str) -> tuple[int, bytes]:
+        """Of one key among equally awaited ones, where others search the same: the longest search first, to within a
+        factor of four; among those an order of this engine's own, so that each begins with others."""
+        return -(op.flops.bit_length() // 2), blake2b(f"{self.owner} {digest}".encode(), digest_size=8).digest()
 
     def on(self, digest: str, *, alone: bool = False) -> Hold:
         """A hold on a key, nothing taken yet.
@@ -118,7 +121,10 @@ class Claims:
         Cancellation: nothing is left of it.
         """
         self.counts.waited += refusals == 1
-        return await self._feed.wait(key, holder, known, refusals=refusals)
+        try:
+            return await self._feed.wait(key, holder, known, refusals=refusals)
+        finally:
+            self._elsewhere.pop(key.digest, None)
 
     async def aclose(self) -> None:
         """Give everything back, within a second. The task group has ended. To be shielded by the caller."""
@@ -139,6 +145,10 @@ class Claims:
             return True
         while (gone := self._leaving.get(hold.digest)) is not None:
             await gone.wait()
+        seen, seen_at = self._elsewhere.get(hold.digest, (None, 0.0))
+        if seen is not None and monotonic() - seen_at < SEEN_S:
+            hold.holder = seen
+            return False
         self._held[hold.digest] = hold
         try:
             claim = await store.claim(hold.digest, self.owner, expiry_s=self._expiry_s)
@@ -158,6 +168,19 @@ class Claims:
         hold.begin(claim, self._next_beat(), lasting=store.lasting)
         self._keep_house_soon()
         return True
+
+    async def look_around(self, digests: Sequence[str]) -> None:
+        """See in one trip who has these, so that what others have is not even asked for when its turn comes."""
+        store = self._tiers.store
+        try:
+            holders = await store.holders(digests) if store is not None and digests else []
+        except Exception as error:  # as in `take`
+            self._note("holders", error)
+            return
+        now = monotonic()
+        for digest, holder in zip(digests, holders, strict=False):
+            if holder is not None and holder.owner != self.owner:
+                self._elsewhere[digest] = holder, now
 
     def give_back(self, hold: Hold) -> None:
         """As the end of a hold's block: soon, in the background."""

@@ -18,6 +18,9 @@ from algosearch.stores.base import Claim, Committed, Miss, Store, StoreStatistic
 
 T = TypeVar("T")
 
+Revised = Callable[[Sequence[tuple[Record, Record]]], None]
+"""Pairs: what was given, and what is to be gone by from now on."""
+
 
 class ContainedStore:
     """A `Store` around another one. Raises the other's StoreUnusable, and otherwise only what the contract forbids.
@@ -29,6 +32,8 @@ class ContainedStore:
         self._store = store
         self.lasting = store.lasting
         """As the other's."""
+        self.shared: bool = bool(getattr(store, "shared", False))
+        """Whether other hosts go by it too, so that what is found without it is found alone."""
         self.not_kept = 0
         """Commits that the store could not keep, or that broke."""
 
@@ -39,6 +44,12 @@ class ContainedStore:
     def location(self) -> str:
         """The other's."""
         return self._store.location
+
+    def watch(self, revised: Revised) -> None:
+        """Have `revised` called, on the loop, with what is not any more as it was given; never, if it is the other's
+        way to change nothing."""
+        if self.shared:
+            self._store.on_revised = revised  # type: ignore[attr-defined]
 
     async def open(self) -> None:
         """As `Store.open`."""
@@ -89,7 +100,7 @@ class ContainedStore:
             raise BrokenContract(f"it named {len(held)} holders of {len(digests)} claims")
         return held
 
-    async def changes(self) -> bool:
+    async def changes(self) -> bool | frozenset[str]:
         """As `Store.changes`."""
         return await _contained(self._store.changes)
 

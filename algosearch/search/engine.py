@@ -15,8 +15,9 @@ import contextlib
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, Literal
+from weakref import WeakSet
 
 import anyio
 from anyio.abc import TaskGroup
@@ -25,16 +26,18 @@ from algosearch.backends import Backend, Device
 from algosearch.devices.pool import Pool
 from algosearch.errors import AlgosearchError, SearcherClosed, UnknownDevice
 from algosearch.forks import renew_in_children
-from algosearch.records import Environment
-from algosearch.search.claims import EXPIRY_S, PATIENCE_S, ClaimCounts, Claims
+from algosearch.records import Environment, Record
+from algosearch.search.answers import Answers
+from algosearch.search.claims import EXPIRY_S, PATIENCE_S, Claims
 from algosearch.search.contained import ContainedStore
+from algosearch.search.counts import ClaimCounts, Counts
 from algosearch.search.inquiry import Inquiry
 from algosearch.search.lineup import Lineup
 from algosearch.search.milestone import Milestone, gathering
 from algosearch.search.statistics import EngineStatistics, FlightStatus
 from algosearch.search.stillness import Hush, Stillness
 from algosearch.search.tiers import Tiers
-from algosearch.search.tower import Counts, Tower
+from algosearch.search.tower import Tower
 from algosearch.search.verification import Verification, Verifier
 from algosearch.settings import Isolation
 from algosearch.stores.base import Store
@@ -80,6 +83,8 @@ class Engine:
         self._isolation = isolation
         self._lease = expiry_s, patience_s
         self._stopping = False
+        self._tables: WeakSet[Answers] = WeakSet()
+        """Of answers that were given."""
         self._store = ContainedStore(home())
         self._tiers = Tiers(self._store, base=None if base is None else ContainedStore(base()))
         self._reset()
@@ -139,6 +144,10 @@ class Engine:
             asleep, self._asleep = self._asleep, False
         if asleep:
             self.start()
+
+    def keep_true(self, table: Answers) -> None:
+        """Have a table of answers revised with whatever all hosts agree on later, for as long as it lives."""
+        self._tables.add(table)
 
     def submit(self, inquiry: Inquiry) -> None:
         """Take an inquiry; it will be answered or failed."""
@@ -214,20 +223,8 @@ class Engine:
                 for environment in environments
                 if environment.incomplete is not None
             },
-            store_hits=counts.store_hits,
-            store_misses=dict(counts.store_misses),
-            memory_hits=counts.memory_hits,
-            listings=counts.listings,
-            searched=counts.searched,
-            trials=counts.trials,
-            failed=counts.failed,
-            dropped=counts.dropped,
-            search_seconds=counts.search_seconds,
-            claims_won=claims.won,
-            claims_waited=claims.waited,
-            claims_taken_over=claims.taken_over,
-            claims_lost=claims.lost,
-            lane_wait_seconds=counts.lane_wait_seconds,
+            **counts.facts(),
+            **claims.facts(),
         )
 
     def _post(self, message: Message, subject: Inquiry | Hush) -> None:
@@ -285,6 +282,7 @@ class Engine:
         expiry_s, patience_s = self._lease
         claims = Claims(self._tiers, tasks, expiry_s=expiry_s, patience_s=patience_s)
         self._tower = Tower(self._tiers, tasks, claims)
+        self._store.watch(self._revised)
         self._verifier = Verifier(self._tiers, tasks, self._all_pools)
         await self._tiers.open()
         self._sort_devices(tasks)
@@ -352,6 +350,15 @@ class Engine:
                 logger.exception("admitting questions broke")
                 for inquiry in inquiries:
                     inquiry.fail(error)
+
+    def _revised(self, pairs: Sequence[tuple[Record, Record]]) -> None:
+        """All hosts have agreed on these, whatever was given before."""
+        if self._tower is None:
+            return
+        after = {record.key.digest: record for _, record in pairs}
+        self._tower.revised(after)
+        changed = sum(table.revise(after) for table in tuple(self._tables))
+        self._tower.counts.note_agreement(pairs, changed)
 
     def _begin(self, verification: Verification) -> None:
         if self._verifier is None:

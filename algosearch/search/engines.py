@@ -45,7 +45,7 @@ class Hired:
 
     def __init__(self, engine: Engine, terms: Terms, engines: Engines) -> None:
         self.engine = engine
-        self.searcher = Searcher(engine, mode=terms.mode, policy=terms.policy)
+        self.searcher = Searcher(engine, mode=terms.mode, policy=terms.policy, strict=terms.strict)
         self._engines = engines
 
     def dismiss(self) -> Engine | None:

@@ -1,8 +1,9 @@
 """`Feed`: who waits for what another process searches, and the one poll that tells all of them.
 
-A store says cheaply whether anybody else has written (`Store.changes`). While somebody waits it is asked every few
-milliseconds, and when it says yes, or nobody has looked for a while, one trip reads the records and one the claims of
-everything that is waited for. Nobody waits: no poll, no task.
+A store says cheaply whether anybody else has written (`Store.changes`), and one that is told of it, what. While
+somebody waits it is asked every few milliseconds, and one trip reads the records and one the claims of what has
+changed, or of everything that is waited for where the store does not know. From time to time all is looked at although
+nothing has changed: a lapse is no change. Nobody waits: no poll, no task.
 
 Whatever a store says, nobody waits for ever: who keeps a claim alive and shows no progress is waited for
 `patience_s`, and a claim that is free and taken by turns is asked for less and less often.
@@ -31,6 +32,8 @@ POLL_S: Final = 0.02
 that processes that began together do not ask together."""
 LOOKS: Final = 4
 """So many times in the length of a claim everything is looked at, changed or not: a lapse is no change."""
+LOOK_S: Final = 2.0
+"""The longest between two such looks."""
 _MOST_DOUBLINGS: Final = 9
 
 Waited = Record | Literal["free", "stuck"]
@@ -46,7 +49,10 @@ class Feed:
         self._owner = owner
         self._expiry_s = expiry_s
         self._patience_s = patience_s
+        self._look_s = min(expiry_s / LOOKS, LOOK_S)
         self._waits: dict[str, _Wait] = {}
+        self._unseen: set[str] = set()
+        """What nobody has looked at yet, by digest: it may have been committed or given back since it was refused."""
         self._running = False
         self._look_at = 0.0
         """When to look whether or not anything has changed, of `time.monotonic`."""
@@ -59,7 +65,7 @@ class Feed:
         """As `Claims.wait`."""
         wait = self._waits[key.digest] = _Wait(key, holder, known)
         wait.not_before = wait.since + POLL_S * 2 ** min(refusals - 1, _MOST_DOUBLINGS) if refusals > 1 else 0.0
-        self._look_at = 0.0  # it may have been committed or given back since it was refused
+        self._unseen.add(key.digest)
         if not self._running:
             self._running = True
             self._tasks.start_soon(self._run)
@@ -79,27 +85,55 @@ class Feed:
                 if store is None:
                     for wait in self._waits.values():
                         wait.end("stuck")
-                elif await self._changed(store) or monotonic() >= self._look_at:
-                    self._look_at = monotonic() + self._expiry_s / LOOKS
-                    await self._look(store)
+                else:
+                    await self._look(store, await self._changed(store))
         finally:
             self._running = False
 
-    async def _changed(self, store: Store) -> bool:
+    async def _changed(self, store: Store) -> bool | frozenset[str]:
+        """What the store says of changes. Not asked while there is something that nobody has looked at: a store may
+        take its time to answer."""
+        if self._unseen and getattr(store, "shared", False):
+            return False
         try:
             return await store.changes()
         except Exception as error:  # the contract forbids it
             self._note(error)
             return False
 
-    async def _look(self, store: Store) -> None:
+    async def _look(self, store: Store, changed: bool | frozenset[str]) -> None:
+        """Look at what has changed or was never looked at; at all claims if it is time for that."""
+        unseen, self._unseen = self._unseen, set()
+        known = changed if isinstance(changed, frozenset) else frozenset[str]()
+        is_due = monotonic() >= self._look_at
+        everything = changed is True or (is_due and not getattr(store, "shared", False))
         waits = [wait for wait in self._waits.values() if wait.outcome is None]
+        await self._look_at_each(
+            store, [each for each in waits if everything or each.key.digest in known or each.key.digest in unseen]
+        )
+        if everything:
+            self._look_at = monotonic() + self._look_s
+        elif is_due:  # what is committed is told; only whose claims have lapsed is not
+            self._look_at = monotonic() + self._look_s
+            waits = [wait for wait in waits if wait.outcome is None]
+            holders = await self._holders(store, waits)
+            free = [wait for wait, holder in zip(waits, holders, strict=True) if holder is None]
+            for wait, holder in zip(waits, holders, strict=True):
+                if holder is not None:
+                    self._judge(wait, holder)
+            await self._look_at_each(store, free)
+
+    async def _look_at_each(self, store: Store, waits: Sequence[_Wait]) -> None:
+        """The records of these, and the claims on those that have none yet."""
+        if not waits:
+            return
         answers = await self._tiers.read([wait.key for wait in waits])
         for wait, answer in zip(waits, answers, strict=True):
             if isinstance(answer, Record) and wait.is_news(answer):
                 wait.end(answer)
         waits = [wait for wait in waits if wait.outcome is None]
-        for wait, holder in zip(waits, await self._holders(store, waits), strict=True):
+        holders = await self._holders(store, waits) if waits else []
+        for wait, holder in zip(waits, holders, strict=True):
             self._judge(wait, holder)
 
     async def _holders(self, store: Store, waits: Sequence[_Wait]) -> list[Claim | None]:

@@ -24,7 +24,7 @@ from typing import Final, Literal
 import anyio
 
 from algosearch.devices.pool import Pool
-from algosearch.errors import NoAlgorithm, NotCached, NotCovered, SearchFailed
+from algosearch.errors import FoundAlone, NoAlgorithm, NotCached, NotCovered, SearchFailed
 from algosearch.ops import Op
 from algosearch.records import (
     Candidate,
@@ -76,6 +76,8 @@ class Flight:
         """Around everything that may be dropped, from the moment that it flies."""
         self._listing_lock: anyio.Lock | None = None
         self._inquiries: list[Inquiry] = []
+        self.precedence: tuple[int, bytes] = (0, b"")
+        """Who is searched first among equally awaited ones: the least."""
         self.began = perf_counter()
 
     def __repr__(self) -> str:
@@ -214,7 +216,10 @@ class Flight:
             inquiry.fail(error)
         else:
             self._inquiries.remove(inquiry)
-            inquiry.answer(choice, source)
+            if choice.alone and inquiry.question.strict:
+                inquiry.fail(FoundAlone(self.op.describe()))
+            else:
+                inquiry.answer(choice, source)
 
     def _deserves_another_search(self, inquiry: Inquiry) -> bool:
         """Whether everything failed, some of it for what may be different here, and this engine has not looked yet."""

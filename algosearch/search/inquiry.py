@@ -51,6 +51,8 @@ class Question(msgspec.Struct, frozen=True, cache_hash=True, gc=False):
     policy: Policy
     device: str | None
     mode: Mode
+    strict: bool = False
+    """Whether an answer that was found alone is none."""
 
 
 class Inquiry:

@@ -38,13 +38,16 @@ _WORD: Final = (str, NoneType)
 class Searcher:
     """An open searcher. Made by `open_searcher`; usable from any thread and any loop until it is closed."""
 
-    def __init__(self, engine: Engine, *, mode: Mode, policy: Policy = DEFAULT_POLICY) -> None:
+    def __init__(self, engine: Engine, *, mode: Mode, policy: Policy = DEFAULT_POLICY, strict: bool = False) -> None:
         self.mode: Mode = mode
         """How a miss is answered, unless a call says otherwise."""
         self.policy = policy
         """What is asked, unless a call says otherwise."""
+        self.strict = strict
+        """Whether an answer that was found while the shared store could not be reached is none."""
         self._engine = engine
-        self._answers = Answers(mode, policy)
+        self._answers = Answers(mode, policy, strict=strict)
+        engine.keep_true(self._answers)
         self._desk = Desk(self._answers, engine)
         self._workshop = Workshop(engine)
         self._own = self._answers.own
@@ -78,6 +81,7 @@ class Searcher:
             NoAlgorithm: the policy leaves nothing, or every candidate failed.
             NotCached: mode `cached`, and it was a miss.
             DeadlineExpired: the deadline passed and not even the candidates were known.
+            FoundAlone: the searcher is strict, and the shared store could not be reached.
             DeviceUnavailable, UnknownDevice, SearchFailed, SearcherClosed.
 
         Cancellation: its own request is withdrawn. Others who wait for the same are not disturbed. An answer that is in
@@ -302,12 +306,20 @@ class Searcher:
         )
 
     def choices_digest(self) -> ChoicesDigest:
-        """A fingerprint of every choice given so far: equal on two ranks that chose alike, in whatever order."""
-        lines = {
-            b"\n".join((choice.digest.encode(), msgspec.json.encode(policy, order="sorted"), choice.algorithm.encode()))
-            for policy, choice in self._answers.given()
-        }
-        return ChoicesDigest(digest=hashlib.sha256(b"\n".join(sorted(lines))).hexdigest(), choices=len(lines))
+        """A fingerprint of every choice given so far: equal on two ranks that chose alike, in whatever order.
+
+        What was found while the shared store could not be reached, and what is provisional, is left out and counted.
+        """
+        lines: dict[bool, set[bytes]] = {False: set(), True: set()}
+        for policy, choice in self._answers.given():
+            facts = choice.digest.encode(), msgspec.json.encode(policy, order="sorted"), choice.algorithm.encode()
+            lines[choice.alone].add(b"\n".join(facts))
+        return ChoicesDigest(
+            digest=hashlib.sha256(b"\n".join(sorted(lines[False]))).hexdigest(),
+            choices=len(lines[False]),
+            alone=len(lines[True]),
+            provisional=self._answers.provisional,
+        )
 
     def close(self) -> None:
         """Refuse what comes from now on, and fail what is pending. Harmless if called twice."""

@@ -47,6 +47,14 @@ class EngineStatistics(msgspec.Struct, frozen=True, kw_only=True):
     claims_lost: int
     """Those of the keys won that another process took over, because this one was held up. The search goes on; whoever
     commits first is right."""
+    found_alone: int = 0
+    """Keys searched while the shared store could not be reached."""
+    agreed: int = 0
+    """Records given that the shared store took when it was back: found alone, or lost by it. Nothing changed."""
+    replaced: int = 0
+    """Those for which it had another one, which is gone by since."""
+    changed_choices: int = 0
+    """Answers that are others since, because of that."""
     lane_wait_seconds: float
     """The sum of what searches waited until others, in this process or another, had left the device to them."""
 
@@ -87,4 +95,8 @@ class ChoicesDigest(msgspec.Struct, frozen=True, kw_only=True):
     digest: str
     """SHA-256 in hex over the sorted (key digest, policy, algorithm)."""
     choices: int
-    """How many it covers. Provisional ones are left out: a better-founded answer follows."""
+    """How many it covers."""
+    alone: int = 0
+    """How many are left out because they were found while the shared store could not be reached."""
+    provisional: int = 0
+    """How many are left out because a better-founded answer may follow."""

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Final, cast
 from algosearch.errors import InvalidSetting
 from algosearch.records import Policy
 from algosearch.search.arguments import checked_device, checked_policy
-from algosearch.settings import MEMORY, Isolation, Mode, Settings, isolation_of, mode_of
+from algosearch.settings import MEMORY, Isolation, Mode, Settings, isolation_of, mode_of, strict_of
 
 if TYPE_CHECKING:
     from algosearch.backends import Backend
     from algosearch.stores.base import Store
 
-_STORE: Final = f"must be a directory, {MEMORY}, or a Store"
+_STORE: Final = f"must be a directory, {MEMORY}, the URL of a server, or a Store"
 _BACKENDS: Final = "must be a list of Backends"
 _DEVICES: Final = "must be a list of at least one name such as cpu:0; leave it out for all devices"
 
@@ -31,7 +31,7 @@ class Terms:
         InvalidSetting, InvalidPolicy: an argument or variable cannot be understood.
     """
 
-    __slots__ = ("backends", "base", "devices", "isolation", "mode", "policy", "store")
+    __slots__ = ("backends", "base", "devices", "isolation", "mode", "policy", "store", "strict")
 
     def __init__(
         self,
@@ -42,6 +42,7 @@ class Terms:
         devices: object = None,
         isolation: object = None,
         mode: object = None,
+        strict: object = None,
         policy: object,
     ) -> None:
         settings = Settings.read()
@@ -53,6 +54,7 @@ class Terms:
         self.devices: tuple[str, ...] | None = None if devices is None else _devices_of(devices)
         self.isolation: Isolation | None = settings.isolation if isolation is None else isolation_of(isolation)
         self.mode: Mode = settings.mode if mode is None else mode_of(mode)
+        self.strict: bool = settings.strict if strict is None else strict_of(strict)
         self.policy: Policy = checked_policy(policy)
 
     def __repr__(self) -> str:

@@ -7,6 +7,7 @@ cached answers, never the search.
 
 Invariant: the generation of a record that was first seen here stays, for as long as the record is in memory: somebody
 has answers from it, and the next ones must fit to them. What a repair has put into the store is for who opens after.
+Only what all hosts have agreed on replaces it (`Tiers.revise`), and those answers with it.
 """
 
 from __future__ import annotations
@@ -117,6 +118,17 @@ class Tiers:
         """Why the store that is written to is not used, or None."""
         return None if self._own is None else self._own.trouble
 
+    @property
+    def shared(self) -> bool:
+        """Whether other hosts go by the store that is written to, too."""
+        return bool(getattr(self.store, "shared", False))
+
+    def revise(self, record: Record) -> None:
+        """Go by this one from now on, whatever was seen before: the store that all share says so. The one exception to
+        the invariant."""
+        if record.key.digest in self._memory:
+            self._memory[record.key.digest] = record
+
     def recall(self, digest: str) -> Record | None:
         """The record in memory, if it is there; at once."""
         record = self._memory.get(digest)
@@ -164,6 +176,7 @@ class Tiers:
                     record = winner
             except Exception:  # as in `read`
                 logger.exception("writing to %s broke", store.location)
+                record = record.marked_alone() if self.shared else record
         return self.remember(record)
 
     async def replace(self, record: Record) -> Committed | None:

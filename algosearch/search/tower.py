@@ -14,8 +14,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from time import perf_counter
 from typing import Final, Literal
 
@@ -29,9 +28,11 @@ from algosearch.errors import AlgosearchError, SearcherClosed
 from algosearch.ops import Op, canonical
 from algosearch.records import Environment, Key, Policy, Provenance, Record, Search, SearchMode, Trials, not_to_try
 from algosearch.search.claims import Claims, Hold, shown
+from algosearch.search.counts import Counts
 from algosearch.search.feed import Waited
 from algosearch.search.flight import Flight
 from algosearch.search.inquiry import Inquiry
+from algosearch.search.lookout import Lookout
 from algosearch.search.statistics import FlightStatus
 from algosearch.search.tiers import Tiers
 
@@ -44,25 +45,6 @@ more where it has reason to."""
 _KEYS_KEPT: Final = 100_000
 _MOST_COMMITS: Final = 8
 """Times that a search is appended to what somebody else has just committed, before it is good for this process only."""
-
-
-class Counts:
-    """What became of the flights. Read from any thread, written on the loop.
-
-    Invariant: what an answer says of them is counted before whoever waits for the answer wakes.
-    """
-
-    def __init__(self) -> None:
-        self.store_hits = 0
-        self.store_misses: Counter[str] = Counter()
-        self.memory_hits = 0
-        self.listings = 0
-        self.searched = 0
-        self.trials = 0
-        self.failed = 0
-        self.dropped = 0
-        self.search_seconds = 0.0
-        self.lane_wait_seconds = 0.0
 
 
 class Tower:
@@ -78,6 +60,7 @@ class Tower:
         self._keys: dict[tuple[Pool, Op], tuple[Key, Op]] = {}
         self._searched: set[str] = set()
         """Digests of the keys that this engine has searched. Too few cost a second search of what is hopeless."""
+        self._lookout = Lookout(tiers, claims, self._flights)
         self._given_up: set[str] = set()
         """Of those that nobody searches any more, so that each is complained of once."""
 
@@ -134,6 +117,14 @@ class Tower:
             flight.fail(error)
         self._flights.clear()
 
+    def revised(self, records: Mapping[str, Record]) -> None:
+        """All hosts go by these from now on, by digest; so does what is under way."""
+        for record in records.values():
+            self._tiers.revise(record)
+            flight = self._flights.get(record.key.digest)
+            if flight is not None and flight.record is not None:
+                flight.record = record
+
     async def _admit_when_open(self, pool: Pool, inquiries: Sequence[Inquiry]) -> None:
         try:
             environment = await pool.environment()
@@ -167,6 +158,8 @@ class Tower:
 
     def _new_flight(self, key: Key, op: Op, pool: Pool, *, storable: bool) -> Flight:
         flight = Flight(key, op, pool, storable=storable, searched=key.digest in self._searched)
+        if self._tiers.shared:
+            flight.precedence = self.claims.precedence(op, key.digest)
         self._flights[key.digest] = flight
         return flight
 
@@ -196,6 +189,7 @@ class Tower:
 
     async def _read(self, flights: Sequence[Flight]) -> None:
         """One trip to the store for all of them; those that it does not answer fly on, each in a task of its own."""
+        flights = sorted(flights, key=lambda flight: flight.precedence)
         answers = await self._tiers.read([flight.key for flight in flights])
         for flight, answer in zip(flights, answers, strict=True):
             if flight.ended:
@@ -257,7 +251,10 @@ class Tower:
     async def _search_in_turn(self, flight: Flight, hold: Hold) -> bool:
         """Wait for a turn and use it. False if the key is another process's: the turn goes to the next key at once."""
         async with flight.pool.turn(flight) as turn:
+            if flight.wanted() is None:
+                return True
             if not await hold.take() and not hold.is_hopeless:
+                await self._lookout.look()
                 return False
             if flight.ended:
                 return True
@@ -295,6 +292,7 @@ class Tower:
         (answer,) = await self._tiers.read([flight.key])
         if isinstance(answer, Record):
             flight.learned(answer, "store")
+            await self._lookout.look()
 
     async def _give_up(self, flight: Flight, turn: Turn, hold: Hold) -> None:
         """Too many processes died of it: no search, the library's first candidate for everybody."""
@@ -324,12 +322,14 @@ class Tower:
         record = _extended(flight, found, mode)
         for _ in range(_MOST_COMMITS):
             kept = await self._tiers.commit(record, storable=flight.storable)
-            if kept is record or kept == record:
+            if kept is record or kept.agreed() == record.agreed():
+                record = kept
                 break
             flight.learned(kept, "store")
             if flight.wanted() is None:
                 return
             record = _extended(flight, found, mode)
+        self.counts.found_alone += record.alone
         flight.searched = True
         flight.learned(record, "search")
         flight.refuse_uncovered(mode, policies)

@@ -111,6 +111,11 @@ class Verification:
         return 1
 
     @property
+    def precedence(self) -> tuple[int, bytes]:
+        """Its place among equally awaited ones: in the order in which they come."""
+        return 0, b""
+
+    @property
     def given_up(self) -> bool:
         """True once nobody waits for it any more."""
         return self._given_up

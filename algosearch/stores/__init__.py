@@ -1,6 +1,7 @@
-"""Homes of records: one contract (`Store`), and what keeps it: this process's memory, a directory.
+"""Homes of records: one contract (`Store`), and what keeps it: this process's memory, a directory, a server.
 
-Importing this pulls in neither SQLite nor diskcache nor platformdirs: they come with the first directory opened.
+Importing this pulls in neither SQLite nor diskcache nor platformdirs, which come with the first directory opened, nor
+redis, which comes with the first server.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from algosearch.stores.base import Claim, Committed, Miss, MissKind, Store, Stor
 from algosearch.stores.directory import DirectoryStore
 from algosearch.stores.home import open_store
 from algosearch.stores.memory import MemoryStore
+from algosearch.stores.server import ServerStore
+from algosearch.stores.shared import SharedStore
 
 __all__ = (
     "Claim",
@@ -19,5 +22,7 @@ __all__ = (
     "StoreStatistics",
     "DirectoryStore",
     "MemoryStore",
+    "ServerStore",
+    "SharedStore",
     "open_store",
 )

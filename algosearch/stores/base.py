@@ -1,4 +1,4 @@
-"""The contract of a store: one layer of memory for records. Memory, a directory, later a server.
+"""The contract of a store: one layer of memory for records. Memory, a directory, a server.
 
 Rules that every implementation keeps and `tests/stores/contract.py` checks:
 
@@ -139,9 +139,11 @@ class Store(Protocol):
         waits for others' claims, and would not take one yet."""
         ...
 
-    async def changes(self) -> bool:
-        """True if somebody else has written, records or claims, since `open` or the last call. What this handle wrote
-        does not count; a store of which this is the only handle never says True. Cheap: made to be polled."""
+    async def changes(self) -> bool | frozenset[str]:
+        """True if somebody else has written, records or claims, since `open` or the last call; from a store that knows
+        it, the digests of exactly what was written, empty for nothing. What this handle wrote does not count; a store
+        of which this is the only handle never says True. Cheap: made to be polled. A store that is told of changes may
+        wait a quarter of a second for one, and let some time pass between two calls."""
         ...
 
     def scan(self) -> AsyncIterator[tuple[str, Record | Miss]]:

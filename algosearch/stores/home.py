@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
 from algosearch.errors import StoreUnusable
 from algosearch.settings import MEMORY
+from algosearch.stores.address import is_server
 from algosearch.stores.base import Store
 from algosearch.stores.directory import DirectoryStore
 from algosearch.stores.memory import MemoryStore
@@ -15,21 +17,22 @@ from algosearch.stores.memory import MemoryStore
 FOLDER: Final = "store-v2"
 """Carries the format (`inspection.FORMAT`), so that versions with different formats do not meet."""
 
-_SUPPORTED: Final = f"name a directory, or {MEMORY}"
+_SUPPORTED: Final = f"name a directory, {MEMORY}, or a server: redis://, rediss:// or unix://"
 
 
 def open_store(location: str | Path | None = None, *, read_only: bool = False) -> Store:
     """The store at `location`, made and not yet opened (`Store.open`): nothing is touched.
 
     Args:
-        location: a directory; `memory:`; or None for the user's cache directory, and where that cannot be used a
+        location: a directory; `memory:`; the URL of a server (`ServerAddress`), before which this host keeps a
+            directory; or None for the user's cache directory, and where that cannot be used a
             directory of the user's own among the temporary ones. Where neither can be used, `Store.open` says so, and a
             searcher goes on with what its process remembers. In place of a directory on a network file system, the
             first of these is written to that is on none.
         read_only: only ever look at a directory (`DirectoryStore`).
 
     Raises:
-        StoreUnusable: it names no store that this version knows.
+        StoreUnusable: it names no store that this version knows, or needs a package that is not installed.
     """
     if location is None:
         return DirectoryStore(user_directories, read_only=read_only)
@@ -38,6 +41,8 @@ def open_store(location: str | Path | None = None, *, read_only: bool = False) -
     if isinstance(location, str):
         if not location.strip():
             raise StoreUnusable(repr(location), "it is empty", _SUPPORTED)
+        if is_server(location):
+            return _shared(location, read_only=read_only)
         if "://" in location:
             scheme, rest = location.split("://", 1)
             shown = f"{scheme}://{rest.rsplit('@', 1)[-1]}"  # never a password into a message or a log
@@ -46,6 +51,22 @@ def open_store(location: str | Path | None = None, *, read_only: bool = False) -
         return DirectoryStore(Path(location).expanduser(), read_only=read_only, instead=user_directories)
     except RuntimeError as error:
         raise StoreUnusable(str(location), str(error), _SUPPORTED) from error
+
+
+def _shared(url: str, *, read_only: bool) -> Store:
+    """A server with a directory before it; to be only looked at, the server alone."""
+    from algosearch.stores.server import ServerStore, require_client
+    from algosearch.stores.shared import SharedStore
+
+    server = ServerStore(url)
+    require_client(server.location)
+    named = server.address.directory
+    if read_only or named == "":
+        return server if read_only else SharedStore(server, None)
+    if named is not None:
+        return SharedStore(server, DirectoryStore(Path(named).expanduser()))
+    folder = sha256(f"{server.location} {server.address.prefix}".encode()).hexdigest()[:12]
+    return SharedStore(server, DirectoryStore(lambda: [path / "servers" / folder for path in user_directories()]))
 
 
 def user_directories() -> list[Path]:

@@ -13,10 +13,24 @@ from typing import Final, Literal
 
 logger = logging.getLogger("algosearch.stores")
 
-Kind = Literal["locked", "read_only", "full", "failed", "gone", "corrupt", "undecodable", "unfit", "network", "newer"]
+Kind = Literal[
+    "locked",
+    "read_only",
+    "full",
+    "failed",
+    "gone",
+    "corrupt",
+    "undecodable",
+    "unfit",
+    "network",
+    "newer",
+    "unreachable",
+    "refused",
+]
 """`locked`: somebody holds it for too long. `failed`: an error of the system that says no more. `gone`: deleted or
 replaced while in use. `unfit`: a place where nothing may be kept. `network`: other hosts may have it too. `newer`: made
-by a newer version, and left alone."""
+by a newer version, and left alone.
+`unreachable`: a server that does not answer, or not in time. `refused`: one that does, and does not let us in."""
 
 _REMEDIES: Final[dict[Kind, str]] = {
     "locked": "end the program that holds it, or choose another directory",
@@ -25,6 +39,8 @@ _REMEDIES: Final[dict[Kind, str]] = {
     "corrupt": "remove the file, or choose another directory",
     "network": "choose a local directory",
     "newer": "update algosearch, or choose another directory",
+    "unreachable": "start the server, or correct its address",
+    "refused": "correct the user and password in its address, or what the server lets that user do",
 }
 _BY_ERRNO: Final[dict[int, Kind]] = {
     errno.EACCES: "read_only",

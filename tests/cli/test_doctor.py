@@ -199,7 +199,7 @@ def test_a_setting_that_cannot_be_understood_and_one_that_is_misspelt(
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("redis://user:secret@host", "the store redis://host cannot be used: "),
+        ("etcd://user:secret@host", "the store etcd://host cannot be used: "),
         ("", "it is empty"),
         ("/proc/none/store", "it cannot be written to: "),
         ("{tmp}/file", "is not a directory; name another one"),

@@ -272,7 +272,7 @@ BAD: Sequence[tuple[list[str], str]] = [
     (["resnet50", "--budget", "0"], "must be more than 0"),
     (["resnet50", "--budget", "nan"], "must be more than 0"),
     (["resnet50", "--device", "gpu"], "unknown device 'gpu'; there is: simulated:0"),
-    (["resnet50", "--store", "redis://user:secret@host"], "the store redis://host cannot be used"),
+    (["resnet50", "--store", "etcd://user:secret@host"], "the store etcd://host cannot be used"),
     (["resnet50", "--store", ""], "it is empty"),
 ]
 

@@ -20,6 +20,7 @@ class Who:
     def __init__(self, name: str, awaited: int = 0) -> None:
         self.name = name
         self.awaited = awaited
+        self.precedence = (0, b"")
 
 
 async def test_asked_by_many_at_once_each_device_is_opened_once() -> None:

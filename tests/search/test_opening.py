@@ -115,8 +115,8 @@ async def test_who_is_cancelled_while_it_opens_leaves_nothing_behind() -> None:
 
 
 async def test_what_cannot_be_opened_says_so_to_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(StoreUnusable, match="redis"):
-        async with open_searcher(store="redis://somewhere"):
+    with pytest.raises(StoreUnusable, match="etcd"):
+        async with open_searcher(store="etcd://somewhere"):
             pass
     with pytest.raises(StoreUnusable, match="it is empty"):
         await asyncio.to_thread(open_searcher(store=" ").__enter__)
@@ -147,7 +147,7 @@ def test_the_default_searcher_is_tried_again() -> None:
             answers = await asyncio.gather(*(select_algo(op) for _ in range(3)), return_exceptions=True)
             return {type(answer).__name__ for answer in answers}
 
-        print(asyncio.run(ask(ALGOSEARCH_STORE="redis://here")))
+        print(asyncio.run(ask(ALGOSEARCH_STORE="etcd://here")))
         print(asyncio.run(ask(ALGOSEARCH_STORE="memory:", ALGOSEARCH_MODE="fast")))
         print(asyncio.run(ask(ALGOSEARCH_MODE="race")))
         """

@@ -151,7 +151,7 @@ class FaultyStore:
         await self._come("holders")
         return await self._store.holders(digests)
 
-    async def changes(self) -> bool:
+    async def changes(self) -> bool | frozenset[str]:
         await self._come("changes")
         return await self._store.changes()
 

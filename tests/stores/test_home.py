@@ -53,11 +53,11 @@ def test_a_tilde_is_the_users_home(bare: Path, monkeypatch: pytest.MonkeyPatch) 
     ("location", "says"),
     [
         (
-            "redis://localhost",
-            "the store redis://localhost cannot be used: this version has no store of the kind redis",
+            "etcd://localhost",
+            "the store etcd://localhost cannot be used: this version has no store of the kind etcd",
         ),
-        ("rediss://user:secret@host:1/0?x=y", "rediss://host:1/0\\?x=y"),
-        ("file:///tmp/x", "name a directory, or memory:"),
+        ("etcds://user:secret@host:1/0?x=y", "etcds://host:1/0\\?x=y"),
+        ("file:///tmp/x", "name a directory, memory:"),
         ("", "it is empty"),
         ("  ", "it is empty"),
         ("~nobody-of-this-name/store", "home directory"),

@@ -1,0 +1,265 @@
+"""`Link`: one handle's connections to a server, from one `open` to its `aclose`, and whether it can be reached.
+
+Guarantees:
+- A call costs at most `timeout_s`, connecting and trying once more included, and raises `Hindrance` only.
+- While the server is away no call costs anything: it is tried again by one task of the link's own, every second or so.
+- A call that was begun is finished, whether or not somebody still waits for it: on a connection that was thrown away in
+  the middle, the server would carry a claim out after its release.
+- Whenever the server is back, or another one (another `run_id`, or without what was in it), the owner is told.
+
+`redis` is imported here, with the first server that is opened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import secrets
+from collections.abc import Awaitable, Callable, Coroutine
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from algosearch.stores import scripts
+from algosearch.stores.address import ServerAddress
+from algosearch.stores.trouble import Hindrance, Kind, Troubles
+
+if TYPE_CHECKING:
+    from redis.asyncio import Redis
+
+T = TypeVar("T")
+
+logger = logging.getLogger("algosearch.stores")
+
+CONNECTIONS: Final = 2
+"""For calls, beside one that waits for news. Opened when needed: mostly it is one."""
+RETRY_S: Final = 1.0
+"""Between two attempts to reach a server that is away, on average."""
+PULSE_S: Final = 5.0
+"""Between two looks whether it is still the same one, on average."""
+
+_UNATTENDED: Final[set[asyncio.Task[None]]] = set()
+"""Links that close although whoever closed them was cancelled; kept, so that they are not forgotten half-way."""
+
+
+class Link:
+    """Connections to one server. Lives on the loop that opened it.
+
+    Args:
+        born: the key of a mark by which a server that lost its data is told from one that did not.
+        on_return: called when the server is back after it was away, and when it is another one than before.
+    """
+
+    def __init__(
+        self,
+        address: ServerAddress,
+        *,
+        born: str,
+        troubles: Troubles,
+        on_return: Callable[[], None],
+        retry_s: float = RETRY_S,
+        pulse_s: float = PULSE_S,
+    ) -> None:
+        self.up = False
+        """Whether it answered when it was last asked."""
+        self.up_at = monotonic()
+        """When it last answered, of `time.monotonic`."""
+        self.calls = 0
+        """How many were made, each one trip."""
+        self._address = address
+        self._born = born
+        self._troubles = troubles
+        self._on_return = on_return
+        self._retry_s, self._pulse_s = retry_s, pulse_s
+        self._identity: tuple[bytes, bytes] | None = None
+        """Which server it was: its run, and its mark."""
+        self._client = self._connect(retries=1, connections=CONNECTIONS)
+        self._news = self._connect(retries=0, connections=1)
+        register = self._client.register_script
+        self.claim, self.renew, self.release = map(register, (scripts.CLAIM, scripts.RENEW, scripts.RELEASE))
+        self.commit, self.delete = map(register, (scripts.COMMIT, scripts.DELETE))
+        self.tags, self.lengths = map(register, (scripts.TAGS, scripts.LENGTHS))
+        self._under_way: set[asyncio.Task[Any]] = set()
+        self._pulse: asyncio.Task[None] | None = None
+        self._probing = asyncio.Lock()
+        self._closed = False
+
+    def _connect(self, *, retries: int, connections: int) -> Redis:
+        from redis.asyncio import BlockingConnectionPool, Connection, Redis, SSLConnection, UnixDomainSocketConnection
+        from redis.asyncio.retry import Retry
+        from redis.backoff import NoBackoff
+
+        address = self._address
+        kind = UnixDomainSocketConnection if address.path else SSLConnection if address.tls else Connection
+        pool = BlockingConnectionPool(
+            max_connections=connections,
+            timeout=address.timeout_s,
+            connection_class=kind,
+            retry=Retry(NoBackoff(), retries),
+            socket_timeout=address.timeout_s,
+            socket_connect_timeout=address.timeout_s,
+            protocol=2,
+            driver_info=None,  # two more commands for each connection
+            **address.connecting(),
+        )
+        return Redis.from_pool(pool)
+
+    async def open(self) -> None:
+        """Reach the server, if it is there, and begin to look after it.
+
+        Cancellation: it is to be closed by whoever opened it.
+        """
+        await self._finished(self._probe())
+        if not self._closed:
+            self._pulse = asyncio.create_task(self._keep_looking(), name="algosearch-server-pulse")
+
+    async def aclose(self) -> None:
+        """End everything; what was begun is waited for, for as long as a call may take.
+
+        Cancellation: it closes all the same, unattended.
+        """
+        self._closed = True
+        closing = asyncio.create_task(self._close(), name="algosearch-server-close")
+        _UNATTENDED.add(closing)
+        closing.add_done_callback(_UNATTENDED.discard)
+        await asyncio.shield(closing)
+
+    async def _close(self) -> None:
+        if self._pulse is not None:
+            self._pulse.cancel()
+            await asyncio.gather(self._pulse, return_exceptions=True)
+        while self._under_way:
+            await asyncio.gather(*self._under_way, return_exceptions=True)
+        for client in (self._client, self._news):
+            try:
+                async with asyncio.timeout(self._address.timeout_s):
+                    await client.connection_pool.disconnect()
+            except Exception as error:  # it is going anyway
+                logger.debug("closing a connection to %s: %s", self._address.shown, error)
+
+    async def do(self, call: Callable[[Redis], Awaitable[T]]) -> T:
+        """One trip.
+
+        Raises:
+            Hindrance: it could not be made, or the server would not do it.
+        """
+        if not self.up or self._closed:
+            raise Hindrance("unreachable", "the server cannot be reached").again()
+        return await self._finished(self._guarded(self._client, call, self._address.timeout_s))
+
+    async def wait_for_news(self, stream: str, after: str, wait_s: float) -> tuple[str, list[dict[bytes, bytes]]]:
+        """What was announced after `after`, waited for if there is nothing yet; and after which to go on.
+
+        Raises:
+            Hindrance: as `do`. The connection may have been cut: what was announced meanwhile is not lost, but whether
+                it is still the same server is found out before this returns.
+        """
+        if not self.up or self._closed:
+            raise Hindrance("unreachable", "the server cannot be reached").again()
+        block_ms = max(1, round(wait_s * 1000))
+
+        async def listen(client: Redis) -> Any:
+            return await client.xread({stream: after}, count=1000, block=block_ms)
+
+        try:
+            heard = await self._finished(self._guarded(self._news, listen, self._address.timeout_s + wait_s))
+        except Hindrance:
+            await self._finished(self._probe())
+            raise
+        fields: list[dict[bytes, bytes]] = []
+        for _, entries in heard or ():
+            for name, entry in entries:
+                after = name.decode("ascii", "replace")
+                fields.append(entry or {})
+        return after, fields
+
+    # -- whether it is there -----------------------------------------------------------------------------------------
+
+    async def _keep_looking(self) -> None:
+        while True:
+            await asyncio.sleep((self._pulse_s if self.up else self._retry_s) * random.uniform(0.5, 1.5))
+            await self._finished(self._probe())
+
+    async def _probe(self) -> None:
+        """Ask which server it is."""
+
+        async def who(client: Redis) -> tuple[bytes, bytes]:
+            pipe = client.pipeline(transaction=False)
+            pipe.execute_command("INFO", "server")
+            mark = secrets.token_hex(8).encode()
+            pipe.set(self._born, mark, nx=True, get=True)
+            info, before = await pipe.execute()
+            run = info.get("run_id", "") if isinstance(info, dict) else ""
+            return str(run).encode(), before if isinstance(before, bytes) else mark
+
+        async with self._probing:
+            was_up = self.up
+            try:
+                identity = await self._guarded(self._client, who, self._address.timeout_s)
+            except Hindrance:
+                self.up = False
+                return
+            before, self._identity = self._identity, identity
+            self.up, self.up_at = True, monotonic()
+        if before is not None and (not was_up or before != identity):
+            if not was_up:
+                logger.info("store %s can be reached again", self._address.shown)
+            self._on_return()
+        elif before is None and self._troubles.lines():
+            logger.info("store %s can be reached now", self._address.shown)
+            self._on_return()
+
+    # -- one call ----------------------------------------------------------------------------------------------------
+
+    async def _finished(self, work: Coroutine[Any, Any, T]) -> T:
+        """Have it done to the end, whoever stops waiting for it."""
+        task = asyncio.create_task(work)
+        self._under_way.add(task)
+        task.add_done_callback(self._done)
+        return await asyncio.shield(task)
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        self._under_way.discard(task)
+        if not task.cancelled():
+            task.exception()  # so that one of which nobody hears any more is not complained of
+
+    async def _guarded(self, client: Redis, call: Callable[[Redis], Awaitable[T]], timeout_s: float) -> T:
+        from redis.exceptions import RedisError
+
+        self.calls += 1
+        try:
+            async with asyncio.timeout(timeout_s):
+                answer = await call(client)
+        except (RedisError, OSError, TimeoutError, ValueError) as error:  # ValueError: bytes that are no protocol
+            hindrance = _hindrance_of(error, timeout_s)
+            if hindrance.kind in ("unreachable", "refused"):
+                self.up = False
+            self._troubles.note(hindrance.kind, hindrance.reason)
+            raise hindrance from None
+        self.up_at = monotonic()
+        return answer
+
+
+def _hindrance_of(error: Exception, timeout_s: float) -> Hindrance:
+    from redis import exceptions
+
+    if isinstance(error, TimeoutError | exceptions.TimeoutError):
+        return Hindrance("unreachable", f"the server did not answer within {timeout_s:g} s")
+    reason = f"{error}"[:200] or type(error).__name__
+    kinds: tuple[tuple[type[Exception], Kind], ...] = (
+        (exceptions.AuthenticationError, "refused"),
+        (exceptions.AuthorizationError, "refused"),
+        (exceptions.NoPermissionError, "refused"),
+        (exceptions.OutOfMemoryError, "full"),
+        (exceptions.ReadOnlyError, "read_only"),
+    )
+    for kind_of_error, kind in kinds:
+        if isinstance(error, kind_of_error):
+            return Hindrance(kind, reason)
+    if isinstance(error, exceptions.ResponseError):
+        # An error within a script has its own class in its text; MISCONF: the server cannot write to its disk.
+        for word, kind in (("OOM", "full"), ("READONLY", "read_only"), ("MISCONF", "full"), ("NOAUTH", "refused")):
+            if word in reason:
+                return Hindrance(kind, reason)
+        return Hindrance("failed", reason)
+    return Hindrance("unreachable", reason)

@@ -1,0 +1,57 @@
+"""A rank of a job: `python -m tests.search.rank JOB`, where JOB is JSON. It asks for all ops at once, says so when it
+has every answer, and then tells its digest for each line that it reads."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+import msgspec
+
+from algosearch.backends.simulated import Script, SimulatedBackend
+from algosearch.search import ChoicesDigest, EngineStatistics
+from algosearch.stores import DirectoryStore, ServerStore, SharedStore
+from tests.search.helpers import some_ops
+from tests.search.rivals import rival
+
+
+class Job(msgspec.Struct, kw_only=True):
+    """What a rank is to do."""
+
+    url: str
+    directory: str
+    trace: str
+    script: Script
+    ops: int
+    expiry_s: float
+    scale: float = 1.0
+
+
+class Told(msgspec.Struct, kw_only=True):
+    """What it says of itself."""
+
+    digest: ChoicesDigest
+    statistics: EngineStatistics
+
+
+async def work(job: Job) -> None:
+    backend = SimulatedBackend(job.script, trace=job.trace, pace="real", scale=job.scale)
+    store = SharedStore(ServerStore(job.url, retry_s=0.2, pulse_s=0.5), DirectoryStore(job.directory))
+    async with rival(store, backend, expiry_s=job.expiry_s) as searcher:
+        say("ready")
+        await searcher.select_many(some_ops(job.ops))
+        say("answered")
+        while await asyncio.to_thread(sys.stdin.readline):
+            # What was revised away is asked again, as a job does at its next step.
+            await searcher.select_many(some_ops(job.ops))
+            told = Told(digest=searcher.choices_digest(), statistics=searcher.statistics().engine)
+            say(msgspec.json.encode(told).decode())
+
+
+def say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    asyncio.run(work(msgspec.json.decode(sys.argv[1], type=Job)))

@@ -1,0 +1,149 @@
+"""A job whose server is away, slow or emptied: it goes on alone, says so, and agrees with the others afterwards."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from algosearch.backends.simulated import CandidateScript, ProblemScript, Script, SimulatedBackend
+from algosearch.errors import FoundAlone, InvalidSetting
+from algosearch.records import DEFAULT_POLICY, wire
+from algosearch.search import Searcher
+from algosearch.search.terms import Terms
+from algosearch.stores import DirectoryStore, ServerStore, SharedStore
+from algosearch.stores.layout import FORMAT
+from tests.search.helpers import some_op, some_ops, until
+from tests.search.rivals import rival
+from tests.servers import Server
+
+A, B = "simulated/t:a", "simulated/t:b"
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    """Not started."""
+    with tempfile.TemporaryDirectory() as directory:
+        server = Server(Path(directory))
+        try:
+            yield server
+        finally:
+            server.kill()
+
+
+def store(server: Server, directory: Path | None) -> SharedStore:
+    near = None if directory is None else DirectoryStore(directory)
+    return SharedStore(ServerStore(f"{server.unix}?timeout_s=0.5", retry_s=0.05, pulse_s=0.1), near)
+
+
+def backend(fast: str, slow: str) -> SimulatedBackend:
+    """A library on whose device one of two candidates is faster: on another's, the other."""
+    problems = tuple(
+        ProblemScript(
+            op=op,
+            candidates=(CandidateScript(algorithm=fast, time_us=100), CandidateScript(algorithm=slow, time_us=200)),
+        )
+        for op in some_ops(4)
+    )
+    return SimulatedBackend(Script(problems=problems, facts={"script": "server"}))
+
+
+def alone(searcher: Searcher) -> int:
+    return searcher.choices_digest().alone
+
+
+async def test_a_server_that_is_away_costs_one_warning_and_what_is_found_is_agreed_on_later(
+    server: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with rival(store(server, tmp_path / "a"), backend(A, B)) as searcher:
+        choices = await searcher.select_many(some_ops(3))
+        assert [(choice.algorithm, choice.alone) for choice in choices] == [(A, True)] * 3
+        said = searcher.choices_digest()
+        assert (said.choices, said.alone, said.provisional) == (0, 3, 0)
+        assert len([each for each in caplog.records if each.levelno >= logging.WARNING]) == 1
+        server.start()
+        await until(lambda: alone(searcher) == 0)
+        assert searcher.choices_digest().choices == 3
+        engine = searcher.statistics().engine
+        assert (engine.found_alone, engine.agreed, engine.replaced, engine.changed_choices) == (3, 3, 0, 0)
+    async with rival(store(server, None), backend(B, A)) as other:
+        assert [(choice.algorithm, choice.alone) for choice in await other.select_many(some_ops(3))] == [(A, False)] * 3
+
+
+async def test_what_others_have_found_meanwhile_replaces_it_and_is_counted(
+    server: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with rival(store(server, tmp_path / "a"), backend(A, B)) as searcher:
+        first = await searcher.select(some_op(2))
+        assert (first.algorithm, first.alone) == (A, True)
+        async with rival(store(server, tmp_path / "b"), backend(B, A)) as other:
+            assert (await other.select(some_op(2))).algorithm == B
+            server.start()
+            await until(lambda: not any(map(alone, (searcher, other))))
+            assert searcher.choices_digest() == other.choices_digest()
+            mine, theirs = await searcher.select(some_op(2)), await other.select(some_op(2))
+            assert (mine.algorithm, mine.alone) == (theirs.algorithm, theirs.alone)
+        counts = [each.statistics().engine for each in (searcher, other)]
+        assert sorted(each.replaced for each in counts) == [0, 1]
+        assert sorted(each.changed_choices for each in counts) == [0, 1]
+        assert "1 choices changed" in caplog.text
+
+
+async def test_strict_gives_no_answer_that_was_found_alone(server: Server, tmp_path: Path) -> None:
+    async with rival(store(server, tmp_path / "a"), backend(A, B)) as loose:
+        strict = Searcher(loose._engine, mode="race", strict=True)
+        with pytest.raises(FoundAlone, match="found alone"):
+            await strict.select(some_op())
+        assert (await loose.select(some_op())).alone
+        with pytest.raises(FoundAlone):
+            await strict.select(some_op())
+        server.start()
+        await until(lambda: alone(loose) == 0)
+        assert (await strict.select(some_op())).algorithm == A
+        strict.close()
+
+
+async def test_an_emptied_server_is_told_what_was_agreed(server: Server, tmp_path: Path) -> None:
+    server.start()
+    async with rival(store(server, tmp_path / "a"), backend(A, B)) as searcher:
+        await searcher.select_many(some_ops(3))
+        assert server.command("FLUSHALL") == "+OK"
+        await until(lambda: server.command("ZCARD", f"algosearch:v{FORMAT}.{wire.WIRE_VERSION}:index") == ":3")
+        async with rival(store(server, None), backend(B, A)) as other:
+            assert [choice.algorithm for choice in await other.select_many(some_ops(3))] == [A] * 3
+            assert searcher.choices_digest() == other.choices_digest()
+            assert other.statistics().engine.searched == 0
+
+
+async def test_a_slow_server_costs_its_timeout_once(server: Server, tmp_path: Path) -> None:
+    server.start()
+    async with rival(store(server, tmp_path / "a"), backend(A, B)) as searcher:
+        server.freeze()
+        choices = await searcher.select_many(some_ops(4))
+        assert all(choice.alone for choice in choices)
+        server.thaw()
+        await until(lambda: alone(searcher) == 0)
+
+
+async def test_what_a_job_found_alone_is_offered_by_the_next_one(server: Server, tmp_path: Path) -> None:
+    async with rival(store(server, tmp_path / "a"), backend(A, B)) as searcher:
+        assert (await searcher.select(some_op())).alone
+    server.start()
+    async with rival(store(server, tmp_path / "a"), backend(B, A)) as searcher:
+        choice = await searcher.select(some_op())
+        assert (choice.algorithm, choice.alone) == (A, False)
+        assert searcher.statistics().engine.searched == 0
+
+
+def test_the_setting_is_a_yes_or_no(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ALGOSEARCH_STRICT", "1")
+    assert Terms(policy=DEFAULT_POLICY).strict
+    monkeypatch.setenv("ALGOSEARCH_STRICT", "perhaps")
+    with pytest.raises(InvalidSetting, match="ALGOSEARCH_STRICT"):
+        Terms(policy=DEFAULT_POLICY)
+    monkeypatch.delenv("ALGOSEARCH_STRICT")
+    with pytest.raises(InvalidSetting, match="strict"):
+        Terms(strict="no", policy=DEFAULT_POLICY)
