@@ -38,10 +38,9 @@ from algosearch.search.tiers import Tiers
 
 logger = logging.getLogger("algosearch.engine")
 
-FIRST_LOOK: Final = 6
-"""Candidates asked for at first: on an H200 the first five of the library's list hold the best of a plain op to within
-0.6 %, the first ten to within 0.4 %. A backend lists more where its order is known to be poor, and the race asks for
-more where it has reason to."""
+FIRST_LOOK: Final = 10
+"""Candidates asked for at first: on an H200 the first ten of the library's list hold the best of a plain op to within
+0.4 %. A backend lists more where its order is known to be poor, and the race asks for more where it has reason to."""
 _KEYS_KEPT: Final = 100_000
 _MOST_COMMITS: Final = 8
 """Times that a search is appended to what somebody else has just committed, before it is good for this process only."""
