@@ -22,6 +22,7 @@ from algosearch.backends import Backend, Device, discover
 from algosearch.cli.places import base_of, place_of
 from algosearch.cli.storefound import StoreFound, look_at_store
 from algosearch.errors import AlgosearchError, DeviceUnavailable, InvalidSetting
+from algosearch.stores.address import without_secrets
 
 _LIBRARIES: Final = ("anyio", "diskcache", "msgspec", "numpy", "onnx", "platformdirs", "rich", "typer")
 """What algosearch cannot do without."""
@@ -154,7 +155,7 @@ def _settings(environ: Mapping[str, str], broken: list[str]) -> Iterable[Setting
         broken.append(str(error))
     defaults = {settings.MODE_VARIABLE: "race", settings.STORE_VARIABLE: "the user's cache directory"}
     for name in _known_variables():
-        value = environ.get(name, "")
+        value = without_secrets(environ.get(name, ""))
         source = "environment" if value else "default"
         yield SettingFound(name=name, value=value or defaults.get(name, "none"), source=source)
 

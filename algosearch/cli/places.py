@@ -26,7 +26,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def directory(self) -> Path | None:
-        """The directory; None if it is no directory at all, but `memory:`.
+        """The directory; None if it is no directory at all, but `memory:` or a server.
 
         Raises:
             StoreUnusable: it names no store that this version knows.

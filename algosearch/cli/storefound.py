@@ -19,6 +19,7 @@ from algosearch.cli.census import SetAside, set_aside_in
 from algosearch.cli.places import Place
 from algosearch.errors import InvalidSetting, StoreUnusable
 from algosearch.stores import StoreStatistics
+from algosearch.stores.address import is_server
 from algosearch.stores.filesystem import file_system_of
 
 _PROBE_BYTES: Final = 1 << 16
@@ -63,6 +64,10 @@ def look_at_store(
     except (InvalidSetting, StoreUnusable) as error:
         broken.append(str(error))
         return None
+    if is_server(place.location):
+        server = _served(place, is_base=is_base)
+        broken += [f"{what} {server.location}: {each}" for each in server.trouble]
+        return server
     if directory is None:
         doubts.append(f"{what} is this process's memory: nothing is kept")
         return StoreFound(location=str(place.location), source=place.source, readable=True)
@@ -77,6 +82,23 @@ def look_at_store(
         doubts.append(f"{what} has hardly any room left: {found.free_bytes} bytes")
     doubts += [f"{each.path} was set aside, and takes {each.bytes} bytes; nobody reads it" for each in found.set_aside]
     return found
+
+
+def _served(place: Place, *, is_base: bool) -> StoreFound:
+    """A server as it answers. Its location is shown without user and password."""
+    trouble: list[str] = []
+    statistics = _read(place, trouble)
+    reached = statistics is not None and not statistics.trouble
+    return StoreFound(
+        location=place.store().location,
+        source=place.source,
+        exists=reached,
+        readable=reached,
+        writable=not is_base and statistics is not None and statistics.writable,
+        records=0 if statistics is None else statistics.records,
+        bytes=0 if statistics is None else statistics.bytes,
+        trouble=tuple(trouble),
+    )
 
 
 def _at(place: Place, directory: Path, *, is_base: bool) -> StoreFound:

@@ -114,6 +114,12 @@ def is_server(location: object) -> bool:
     return isinstance(location, str) and location.partition("://")[0] in SCHEMES and "://" in location
 
 
+def without_secrets(location: str) -> str:
+    """What was written as a location, without the user and password that a URL may have."""
+    scheme, mark, rest = location.partition("://")
+    return f"{scheme}{mark}{rest.rpartition('@')[2]}" if mark else location
+
+
 def _split(url: str) -> tuple[SplitResult, int | None]:
     try:
         parts = urlsplit(url)

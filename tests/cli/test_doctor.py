@@ -307,3 +307,11 @@ def test_as_a_process(tmp_path: Path) -> None:
     assert (ended.returncode, ended.stderr) == (0, "")
     assert "cpu:0" in ended.stdout
     assert ended.stdout.rstrip().endswith("all is well")
+
+
+def test_a_server_that_is_away_is_named_without_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ALGOSEARCH_STORE", "redis://user:secret@127.0.0.1:1")
+    result = invoke("doctor")
+    assert result.exit_code == 1
+    assert "the store redis://127.0.0.1:1: unreachable: " in result.stderr
+    assert "secret" not in result.stdout + result.stderr
