@@ -8,8 +8,9 @@ The directory's SQLite fails at random (busy, "locking protocol", full, read-onl
 keeps nothing or hides what it has, and in every fifth round pages of its file are overwritten. Requests are selected,
 withdrawn, cancelled at a random turn, asked for their workspace first, or asked many at once, under several policies.
 
-After each tenth of the rounds, with the fresh searcher closed, the memory (RSS, and Python's blocks), tasks, threads and
-descriptors of this process are taken; the slopes are those of a line through the second half, for each 100,000 requests.
+After each tenth of the rounds, with the fresh searcher closed, the memory (RSS, and Python's blocks), tasks, threads
+and descriptors of this process are taken; the slopes are those of a line through the second half, for each 100,000
+requests.
 
     python bench/soak.py --json bench/results/soak.json
 """
