@@ -8,8 +8,9 @@ The directory's SQLite fails at random (busy, "locking protocol", full, read-onl
 keeps nothing or hides what it has, and in every fifth round pages of its file are overwritten. Requests are selected,
 withdrawn, cancelled at a random turn, asked for their workspace first, or asked many at once, under several policies.
 
-After each tenth of the rounds, with the fresh searcher closed, the memory (RSS), tasks, threads and descriptors of this
-process are taken; the slopes are those of a line through the second half, for each 100,000 requests.
+After each tenth of the rounds, with the fresh searcher closed, the memory (RSS, and Python's blocks), tasks, threads
+and descriptors of this process are taken; the slopes are those of a line through the second half, for each 100,000
+requests.
 
     python bench/soak.py --json bench/results/soak.json
 """
@@ -64,6 +65,8 @@ class Sample(msgspec.Struct, kw_only=True):
 
     requests: int
     rss_mib: float
+    blocks: int
+    """That Python has allocated."""
     tasks: int
     threads: int
     descriptors: int
@@ -74,6 +77,7 @@ class Sample(msgspec.Struct, kw_only=True):
         pages = int(Path("/proc/self/statm").read_text().split()[1])
         return cls(
             requests=requests,
+            blocks=sys.getallocatedblocks(),
             rss_mib=pages * os.sysconf("SC_PAGE_SIZE") / (1 << 20),
             tasks=len(asyncio.all_tasks()),
             threads=threading.active_count(),
@@ -269,7 +273,15 @@ class Deaths(logging.Handler):
         self.count += " broke: " in record.getMessage()
 
 
+def with_one_arena() -> None:
+    """Begin again with one arena of the C library's for all threads: it keeps one for each thread that there was at
+    once, and what they hold differs from round to round by more than a leak would be."""
+    if "MALLOC_ARENA_MAX" not in os.environ:
+        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, "MALLOC_ARENA_MAX": "1"})
+
+
 def main() -> None:
+    with_one_arena()
     parser = arguments(__doc__ or "")
     parser.add_argument("--requests", type=int, default=REQUESTS)
     parser.add_argument("--keys", type=int, default=KEYS)
@@ -297,6 +309,7 @@ def main() -> None:
         "files_spoilt": soak.counts["spoilt"],
         "deaths": deaths.count,
         "rss_mib_slope": soak.slope("rss_mib"),
+        "blocks_slope": soak.slope("blocks"),
         "tasks_slope": soak.slope("tasks"),
         "threads_slope": soak.slope("threads"),
         "descriptors_slope": soak.slope("descriptors"),
