@@ -2,7 +2,8 @@
 
 Reverse-mode differentiation, node by node. A convolution has two gradients, each a convolution problem of its own; a
 batch norm takes the statistics of the batch, and its backward reads what its forward saved; any other node has one node
-that writes the gradients of whatever it read. A gradient lies in memory as the tensor does that it belongs to, and has
+that reads the gradients of whatever it wrote, as far as they have one (the others count as zeros), and writes those of
+whatever it read. A gradient lies in memory as the tensor does that it belongs to, and has
 its type.
 
 What is not trained gets no gradient: tensors that no parameter comes before, and integers.
@@ -94,7 +95,9 @@ class _Backward:
             names = self._builder.add(node.name, attributes, node.inputs, outputs)
             self._made.append(replace(node, attributes=attributes, outputs=names))
             if not self._trained.isdisjoint(node.inputs):
-                self._trained.update(name for name in names if self._builder[name].element_type in _TRAINED_TYPES)
+                # Nothing is learned through the statistics that a batch norm saves.
+                learned = names[:1] if isinstance(attributes, Norm) else names
+                self._trained.update(name for name in learned if self._builder[name].element_type in _TRAINED_TYPES)
 
     def _gradient_of_loss(self, output: str) -> None:
         tensor = self._builder[output]
@@ -108,14 +111,14 @@ class _Backward:
         self._parts.setdefault(output, []).extend(self._builder.add(f"{output}.loss_gradient", attributes, [output]))
 
     def _visit(self, node: GraphNode) -> None:
-        """Send the gradient of what a node wrote on to what it read."""
-        if node.outputs and node.outputs[0] in self._parts:
-            arriving = self._gathered(node.outputs[0])
+        """Send the gradients of what a node wrote on to what it read."""
+        arriving = [self._gathered(output) for output in node.outputs if output in self._parts]
+        if arriving:
             match node.attributes:
                 case Conv():
-                    self._conv(node, node.attributes, arriving)
+                    self._conv(node, node.attributes, arriving[0])
                 case Norm():
-                    self._norm(node, node.attributes, arriving)
+                    self._norm(node, node.attributes, arriving[0])
                 case Other():
                     self._other(node, node.attributes, arriving)
 
@@ -159,17 +162,17 @@ class _Backward:
             if tensor in self._trained:
                 self._parts.setdefault(tensor, []).append(gradient)
 
-    def _other(self, node: GraphNode, other: Other, arriving: str) -> None:
+    def _other(self, node: GraphNode, other: Other, arriving: list[str]) -> None:
         wanted = [self._builder[tensor] for tensor in dict.fromkeys(node.inputs) if tensor in self._trained]
         if not wanted:
             return
-        if other.function == "add" and all(each.shape == self._builder[arriving].shape for each in wanted):
+        if other.function == "add" and all(each.shape == self._builder[arriving[0]].shape for each in wanted):
             for each in node.inputs:  # a sum sends the same gradient everywhere: nothing is computed
                 if each in self._trained:
-                    self._parts.setdefault(each, []).append(arriving)
+                    self._parts.setdefault(each, []).append(arriving[0])
             return
         saved = _SAVED.get(other.function, _BY_DEFAULT)
-        reads = [arriving, *(node.inputs if saved.inputs else ()), *(node.outputs[:1] if saved.output else ())]
+        reads = [*arriving, *(node.inputs if saved.inputs else ()), *(node.outputs[:1] if saved.output else ())]
         attributes = Other(
             function=f"{other.function}_gradient",
             shapes=tuple(each.shape for each in wanted),
