@@ -10,7 +10,7 @@ computed from nothing else: it is the same in every step, and a compiler compute
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, cast
 
@@ -110,11 +110,12 @@ class _Reading:
         if _is_constant(node, self._constant):
             self._constant.update(filter(None, node.output))
             return
-        reads = (
-            list(dict.fromkeys(_reads(node))) if any(True for _ in subgraphs(node)) else list(filter(None, node.input))
-        )
-        for each in reads:
+        reads = list(filter(None, node.input))
+        captured = [each for each in dict.fromkeys(_nested_reads(node)) if each not in reads]
+        for each in (*reads, *captured):
             self._bring(each)
+        # A body reads what is around it; what it makes for itself is its own affair.
+        reads += [each for each in captured if each in self._builder]
         op = self._op_of(node)
         match op:
             case ConvOp():
@@ -125,8 +126,7 @@ class _Reading:
                 saved = [f"{name}.mean", f"{name}.inverse_deviation"] if op.phase == "training_forward" else []
                 self._builder.add(name, attributes, reads[:5], [*written, *saved])
             case None:
-                # A body reads what is around it; what it makes for itself is its own affair.
-                self._add_other(node, name, [each for each in reads if each in self._builder])
+                self._add_other(node, name, reads)
 
     def _op_of(self, node: onnx.NodeProto) -> Op | None:
         if node.domain not in STANDARD or node.op_type not in READ_KINDS:
@@ -177,13 +177,8 @@ def _is_constant(node: onnx.NodeProto, constant: set[str]) -> bool:
     return plain and node.op_type not in _AT_RANDOM and constant.issuperset(filter(None, node.input))
 
 
-def _reads(node: onnx.NodeProto) -> Iterator[str]:
-    """Every name that a node or the graphs nested in it read."""
-    yield from filter(None, node.input)
-    yield from _nested_reads(node)
-
-
-def _nested_reads(node: onnx.NodeProto) -> Iterable[str]:
+def _nested_reads(node: onnx.NodeProto) -> Iterator[str]:
+    """Every name that the graphs nested in a node read."""
     for _, body in subgraphs(node):
         for inner in nested(body.node):
             yield from filter(None, inner.input)
