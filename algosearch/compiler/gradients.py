@@ -64,12 +64,11 @@ class _Backward:
         self._parts: dict[str, list[str]] = {}
         """What has been found so far of each tensor's gradient: to be summed once its producer's turn comes."""
         self._made: list[GraphNode] = []
+        builder.reserve_names_of(graph)
 
     def run(self) -> Graph:
         self._forward()
-        (loss,) = self._builder.add(
-            self._builder.free_name("loss"), Other(function="loss", shapes=((),)), self._graph.outputs
-        )
+        (loss,) = self._builder.invent("loss", Other(function="loss", shapes=((),)), self._graph.outputs)
         for output in self._graph.outputs:
             if output in self._trained:
                 self._gradient_of_loss(output)
@@ -78,7 +77,8 @@ class _Backward:
         for tensor in self._graph.tensors.values():
             if tensor.role == "parameter" and tensor.name in self._parts:
                 gradient = self._gathered(tensor.name)
-                self._builder.add(f"{tensor.name}.update", Other(function="update", shapes=()), [tensor.name, gradient])
+                update = Other(function="update", shapes=())
+                self._builder.invent(f"{tensor.name}.update", update, [tensor.name, gradient])
         return self._builder.finish([loss])
 
     def _forward(self) -> None:
@@ -91,7 +91,7 @@ class _Backward:
             attributes, outputs = node.attributes, node.outputs
             if isinstance(attributes, Norm) and attributes.phase == "inference":
                 attributes = replace(attributes, phase="training_forward")
-                outputs = ()  # the saved statistics are new ones
+                outputs = outputs[:1]  # the saved statistics are new ones
             names = self._builder.add(node.name, attributes, node.inputs, outputs)
             self._made.append(replace(node, attributes=attributes, outputs=names))
             if not self._trained.isdisjoint(node.inputs):
@@ -108,7 +108,7 @@ class _Backward:
             layout=tensor.layout,
             gradient=True,
         )
-        self._parts.setdefault(output, []).extend(self._builder.add(f"{output}.loss_gradient", attributes, [output]))
+        self._parts.setdefault(output, []).extend(self._builder.invent(f"{output}.loss_gradient", attributes, [output]))
 
     def _visit(self, node: GraphNode) -> None:
         """Send the gradients of what a node wrote on to what it read."""
@@ -128,7 +128,7 @@ class _Backward:
         if len(parts) > 1:
             shape = self._builder[tensor].shape
             attributes = Other(function="add", shapes=(shape,), gradient=True)
-            self._parts[tensor] = parts = list(self._builder.add(f"{tensor}.gradient", attributes, parts))
+            self._parts[tensor] = parts = list(self._builder.invent(f"{tensor}.gradient", attributes, parts))
         return parts[0]
 
     def _conv(self, node: GraphNode, conv: Conv, arriving: str) -> None:
@@ -149,14 +149,14 @@ class _Backward:
             result_shape=() if direction == "forward" else tensor.shape,
             result_type=cast("ElementType", tensor.element_type),
         )
-        self._parts.setdefault(of, []).extend(self._builder.add(name, attributes, reads))
+        self._parts.setdefault(of, []).extend(self._builder.invent(name, attributes, reads))
 
     def _norm(self, node: GraphNode, norm: Norm, arriving: str) -> None:
         x, scale, bias = node.inputs[:3]
         reads = [arriving, x, scale, *node.outputs[1:3]]
         if norm.fusion != "none":
             reads += [node.outputs[0], node.outputs[3]]
-        written = self._builder.add(f"{node.name}.backward", replace(norm, phase="backward"), reads)
+        written = self._builder.invent(f"{node.name}.backward", replace(norm, phase="backward"), reads)
         read = [x, scale, bias, *node.inputs[5:]]
         for tensor, gradient in zip(read, written, strict=True):
             if tensor in self._trained:
@@ -180,6 +180,6 @@ class _Backward:
             layout=wanted[0].layout,
             gradient=True,
         )
-        written = self._builder.add(f"{node.name}.backward", attributes, reads)
+        written = self._builder.invent(f"{node.name}.backward", attributes, reads)
         for tensor, gradient in zip(wanted, written, strict=True):
             self._parts.setdefault(tensor.name, []).append(gradient)

@@ -10,7 +10,7 @@ computed from nothing else: it is the same in every step, and a compiler compute
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, cast
 
@@ -76,10 +76,15 @@ class _Reading:
         if open_ones:
             flags = tuple(dict.fromkeys(each.flag for each in open_ones))
             raise UnknownDimension(self._source, tuple(each.name for each in open_ones), flags)
+        names = _node_names(self._graph.node)
+        self._builder.reserve(names)
+        self._builder.reserve(value.name for value in inputs)
+        self._builder.reserve(self._initializers)
+        self._builder.reserve(output for node in self._graph.node for output in node.output)
         for value in inputs:
             self._enter(value.name, "input")
-        for index, node in enumerate(self._graph.node):
-            self._add(node, self._builder.free_name(node.name or f"{node.op_type}[{index}]"))
+        for node, name in zip(self._graph.node, names, strict=True):
+            self._add(node, name)
         outputs = [value.name for value in self._graph.output]
         for name in outputs:
             self._bring(name)  # a constant may be an output
@@ -123,8 +128,7 @@ class _Reading:
             case BatchNormOp():
                 written = list(filter(None, node.output))[:1]
                 attributes = Norm(phase=op.phase, per_activation=op.statistics == "per_activation")
-                saved = [f"{name}.mean", f"{name}.inverse_deviation"] if op.phase == "training_forward" else []
-                self._builder.add(name, attributes, reads[:5], [*written, *saved])
+                self._builder.add(name, attributes, reads[:5], written)
             case None:
                 self._add_other(node, name, reads)
 
@@ -147,7 +151,7 @@ class _Reading:
             result_shape=() if op.direction == "forward" else op.result_shape,
         )
         biased = len(node.input) > 2 and bool(node.input[2])
-        made = f"{name}.unbiased" if biased else node.output[0]
+        made = self._builder.free_name(f"{name}.unbiased") if biased else node.output[0]
         self._builder.add(name, attributes, list(node.input[:2]), [made])
         if biased:
             bias = Other(function="bias_add", shapes=(op.result_shape,))
@@ -169,6 +173,19 @@ class _Reading:
             types.append(None if follows else element_type)
         attributes = Other(function=_word(node), shapes=tuple(shapes), element_types=tuple(types))
         self._builder.add(name, attributes, reads, written)
+
+
+def _node_names(nodes: Sequence[onnx.NodeProto]) -> list[str]:
+    """What each node is called; a second one of a name is primed, for ONNX lets names be left out and repeated."""
+    taken: set[str] = set()
+    names = []
+    for index, node in enumerate(nodes):
+        name = node.name or f"{node.op_type}[{index}]"
+        while name in taken:
+            name += "'"
+        taken.add(name)
+        names.append(name)
+    return names
 
 
 def _is_constant(node: onnx.NodeProto, constant: set[str]) -> bool:

@@ -55,6 +55,7 @@ class _Rewriting:
         self.graph = graph
         self.builder = builder
         self.new: dict[str, str] = {}
+        builder.reserve_names_of(graph)
 
     def enter_all(self, change: Callable[[Tensor], Tensor] = lambda tensor: tensor) -> None:
         """Bring over every tensor that no node computes."""
@@ -90,7 +91,7 @@ def mixed_precision(graph: Graph, builder: GraphBuilder, *, half: ElementType = 
         if tensor not in cast:
             shape = work.builder[tensor].shape
             attributes = Other(function="cast", shapes=(shape,), element_types=(half,))
-            (cast[tensor],) = work.builder.add(f"{tensor}.half", attributes, [tensor])
+            (cast[tensor],) = work.builder.invent(f"{tensor}.half", attributes, [tensor])
         return cast[tensor]
 
     for node in graph.nodes:
@@ -107,7 +108,7 @@ def mixed_precision(graph: Graph, builder: GraphBuilder, *, half: ElementType = 
         tensor = work.builder[work.new[output]]
         if tensor.element_type == half and graph.tensors[output].element_type == "float32":
             attributes = Other(function="cast", shapes=(tensor.shape,), element_types=("float32",))
-            (work.new[output],) = work.builder.add(f"{output}.single", attributes, [tensor.name])
+            (work.new[output],) = work.builder.invent(f"{output}.single", attributes, [tensor.name])
     return work.finish()
 
 
@@ -121,7 +122,7 @@ def channels_last(graph: Graph, builder: GraphBuilder) -> Graph:
     for tensor in graph.tensors.values():
         if tensor.role == "input" and len(tensor.shape) > 2 and tensor.layout == "channels_first":
             attributes = Other(function="relayout", shapes=(tensor.shape,), layout="channels_last")
-            (work.new[tensor.name],) = builder.add(f"{tensor.name}.channels_last", attributes, [tensor.name])
+            (work.new[tensor.name],) = builder.invent(f"{tensor.name}.channels_last", attributes, [tensor.name])
     for node in graph.nodes:
         work.copy(node)
     return work.finish()
@@ -143,8 +144,9 @@ def with_batch_statistics(graph: Graph, builder: GraphBuilder) -> Graph:
     for node in graph.nodes:
         attributes = node.attributes
         if isinstance(attributes, Norm) and attributes.phase == "inference":
-            written = builder.add(node.name, replace(attributes, phase="training_forward"), work.inputs(node))
-            work.new[node.outputs[0]] = written[0]
+            attributes = replace(attributes, phase="training_forward")
+            builder.add(node.name, attributes, work.inputs(node), node.outputs)
+            work.new.update((output, output) for output in node.outputs)
         else:
             work.copy(node)
     return work.finish()
@@ -166,8 +168,9 @@ def fuse_batch_norms(graph: Graph, builder: GraphBuilder) -> Graph:
             norm = fusion.absorbed[0]
             addend = [] if fusion.addend is None else [work.new[fusion.addend]]
             attributes = Norm(phase="training_forward", fusion="add_activation" if addend else "activation")
-            written = builder.add(norm.name, attributes, [*work.inputs(norm), *addend])
-            work.new[node.outputs[0]] = written[0]
+            written = (node.outputs[0], *norm.outputs[1:])
+            builder.add(norm.name, attributes, [*work.inputs(norm), *addend], written)
+            work.new.update((output, output) for output in written)
         elif node.name not in gone:
             work.copy(node)
     return work.finish()
@@ -233,7 +236,7 @@ def place(graph: Graph, builder: GraphBuilder, *, placement: Placement) -> Graph
         if node.kind == "update" and not alone:
             parameter, gradient = work.inputs(node)
             attributes = Other(function="all_reduce", shapes=(builder[gradient].shape,), gradient=True)
-            (reduced,) = builder.add(f"{parameter}.all_reduce", attributes, [gradient])
+            (reduced,) = builder.invent(f"{parameter}.all_reduce", attributes, [gradient])
             work.copy(node, inputs=[parameter, reduced])
         else:
             work.copy(node)

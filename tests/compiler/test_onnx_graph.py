@@ -7,15 +7,27 @@ from typing import Any
 
 import pytest
 
-from algosearch.compiler.graph import Graph
+from algosearch.compiler.compile import Pipeline
+from algosearch.compiler.graph import Graph, GraphBuilder
 from algosearch.compiler.model import Model
 from algosearch.compiler.onnx_graph import read_onnx_graph
+from algosearch.compiler.passes import Placement
 from algosearch.errors import InvalidGraph
 from tests.compiler.onnx_graphs import model, node, value, weight, write
 
 
 def read(directory: Path, proto: Any) -> tuple[Graph, Model]:
     return read_onnx_graph(write(directory, proto))
+
+
+def through_all_passes(graph: Graph, *, training: bool = True) -> Graph:
+    for _, make in Pipeline(training=training, placement=Placement(devices_per_node=2)).passes:
+        graph = make(graph, GraphBuilder(graph.name))
+    return graph
+
+
+NORM = [weight(name, [4]) for name in ("scale", "bias", "mean", "variance")]
+IMAGE = value("x", [1, 3, 8, 8])
 
 
 def test_an_input_that_nothing_makes_is_refused_by_name(tmp_path: Path) -> None:
@@ -38,3 +50,41 @@ def test_a_body_reads_what_is_around_it_and_makes_the_rest_itself(tmp_path: Path
     graph, _ = read(tmp_path, model([branch], [value("x", [2]), value("cond", [], 9)], [weight("k", [2])]))
     (found,) = graph.nodes
     assert found.inputs == ("cond", "x", "k")
+
+
+@pytest.mark.parametrize(
+    "taken",
+    [
+        *("x.half", "y.single", "x.channels_last", "c.unbiased", "c.bias", "n.mean", "n.inverse_deviation", "n.reserve"),
+        *("n.backward", "n.backward.scale", "c.input_gradient", "c.filter_gradient", "y.loss_gradient", "loss"),
+        *("w.update", "w.all_reduce", "w.half", "r.gradient", "r.backward", "n"),
+    ],
+)
+@pytest.mark.parametrize("whose", ["tensor", "node", "both"])
+def test_a_model_may_use_every_name_that_is_invented(taken: str, whose: str, tmp_path: Path) -> None:
+    """`taken` is the name of a tensor, a node, or both, before and behind everything else."""
+    tensor, name = ("t" if whose == "node" else taken), ("r" if whose == "tensor" else taken)
+    for at_end in (False, True):
+        begins, ends = (["x", tensor], ["r", "y"]) if not at_end else (["x", "e"], [tensor, "y"])
+        nodes = [
+            node("Relu", begins[:1], begins[1:], name="" if at_end else name),
+            node("Conv", [begins[1], "w", "b"], ["c0"], name="c"),
+            node("BatchNormalization", ["c0", "scale", "bias", "mean", "variance"], ["n0"], name="n"),
+            node("Relu", ["n0"], ends[:1], name=name if at_end else ""),
+            node("Add", [ends[0], ends[0]], ["two"]),
+            node("Mul", ["two", ends[0]], ["y"]),
+        ]
+        proto = model(nodes, [IMAGE], [weight("w", [4, 3, 1, 1]), weight("b", [4]), *NORM])
+        graph, _ = read(tmp_path, proto)
+        assert taken in graph.tensors or taken in {each.name for each in graph.nodes}
+        for training in (False, True):
+            done = through_all_passes(graph, training=training)
+            assert len({each.name for each in done.nodes}) == len(done.nodes)
+            kinds = [each.kind for each in done.nodes]
+            assert kinds.count("conv") == (2 if training else 1)
+
+
+def test_nodes_without_a_name_or_with_one_twice_get_one_each(tmp_path: Path) -> None:
+    nodes = [node("Relu", ["x"], ["a"], name="r"), node("Relu", ["a"], ["r"], name="r"), node("Relu", ["r"])]
+    graph, _ = read(tmp_path, model(nodes, [IMAGE]))
+    assert [each.name for each in graph.nodes] == ["r", "r'", "Relu[2]"]
