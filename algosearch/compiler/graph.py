@@ -157,6 +157,16 @@ class GraphBuilder:
         self._tensors[tensor.name] = tensor
         return tensor.name
 
+    def require(self, node: str, inputs: Iterable[str]) -> None:
+        """Check that what a node is to read is there.
+
+        Raises:
+            InvalidGraph: something is not.
+        """
+        for tensor in inputs:
+            if tensor not in self._tensors:
+                raise InvalidGraph(self._name, node, f"reads {tensor!r}, which nothing has written before it")
+
     def add(
         self, name: str, attributes: Attributes, inputs: Sequence[str], outputs: Sequence[str] = ()
     ) -> tuple[str, ...]:
@@ -172,9 +182,7 @@ class GraphBuilder:
         """
         if name in self._nodes:
             raise InvalidGraph(self._name, name, "two nodes have this name")
-        for tensor in inputs:
-            if tensor not in self._tensors:
-                raise InvalidGraph(self._name, name, f"reads {tensor!r}, which nothing has written before it")
+        self.require(name, inputs)
         try:
             result = infer(attributes, [self._tensors[tensor] for tensor in inputs])
         except InvalidOp:

@@ -123,9 +123,7 @@ def planned(graph: Graph, devices: tuple[str, ...], fitting: Fitting, free: Fitt
     """The plan of a fitting."""
     arena, choices = fitting.arena, fitting.choices
     buffers = tuple(
-        Buffer(
-            tensor=name, bytes=block.bytes, offset=arena.offsets[block.key], first=block.first, last=block.last
-        )
+        Buffer(tensor=name, bytes=block.bytes, offset=arena.offsets[block.key], first=block.first, last=block.last)
         for block in blocks_of(graph, choices)
         for kind, name in [block.key]
         if block.bytes and kind == "tensor"

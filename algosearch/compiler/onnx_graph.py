@@ -4,7 +4,8 @@ Convolutions and batch norms are read as `read_onnx` reads them, so that both na
 takes part with its memory: the shapes that it writes are those of ONNX's own inference. What has no known shape takes
 part without memory and is reported.
 
-Initializers of a floating type are parameters, and a training step trains them; others are state. So is whatever is
+Initializers of a floating type are parameters, and a training step trains them; others are state, and so are the
+running statistics of a batch norm. So is whatever is
 computed from nothing else: it is the same in every step, and a compiler computes it once.
 """
 
@@ -68,6 +69,9 @@ class _Reading:
         self._initializers.update(sparse.values.name for sparse in proto.graph.sparse_initializer)
         self._constant = set(self._initializers)
         """What is the same in every step."""
+        self._running = {each for node in proto.graph.node if _is_norm(node) for each in node.input[3:5]}
+        """Running statistics: a step moves them on, and no gradient trains them."""
+        self._cast: dict[tuple[str, str], str] = {}
         self._shapeless: list[Skipped] = []
 
     def read(self) -> tuple[Graph, Model]:
@@ -102,7 +106,7 @@ class _Reading:
         shape = known.shape if known.shape is not None and None not in known.shape else ()
         element_type = _TYPE_NAMES.get(known.element_type, _UNKNOWN)
         if role != "input":
-            role = "parameter" if element_type in _FLOATS else "state"
+            role = "parameter" if element_type in _FLOATS and name not in self._running else "state"
         tensor = Tensor(name=name, shape=cast("Shape", shape), element_type=element_type, role=role)  # type: ignore[arg-type]
         self._builder.enter(tensor)
 
@@ -119,6 +123,7 @@ class _Reading:
         captured = [each for each in dict.fromkeys(_nested_reads(node)) if each not in reads]
         for each in (*reads, *captured):
             self._bring(each)
+        self._builder.require(name, reads)  # ONNX has nodes in an order in which each comes behind what it reads
         # A body reads what is around it; what it makes for itself is its own affair.
         reads += [each for each in captured if each in self._builder]
         op = self._op_of(node)
@@ -126,9 +131,7 @@ class _Reading:
             case ConvOp():
                 self._add_conv(node, name, op)
             case BatchNormOp():
-                written = list(filter(None, node.output))[:1]
-                attributes = Norm(phase=op.phase, per_activation=op.statistics == "per_activation")
-                self._builder.add(name, attributes, reads[:5], written)
+                self._add_norm(node, name, op)
             case None:
                 self._add_other(node, name, reads)
 
@@ -156,6 +159,44 @@ class _Reading:
         if biased:
             bias = Other(function="bias_add", shapes=(op.result_shape,))
             self._builder.add(self._builder.free_name(f"{name}.bias"), bias, [made, node.input[2]], [node.output[0]])
+
+    def _add_norm(self, node: onnx.NodeProto, name: str, op: BatchNormOp) -> None:
+        """A batch norm; in training, with a node behind it that moves the running statistics on, if anybody asks.
+
+        ONNX has outputs for both (and, up to opset 13, for the statistics of the batch, which the op itself saves).
+        """
+        made = [*node.output, *[""] * 5][:5]
+        training = op.phase == "training_forward"
+        # Parameters in halves beside data in halves: no library has that, and `read_onnx` names the op with float32.
+        reads = [node.input[0], *(self._as_type(each, op.parameter_type) for each in node.input[1:5])]
+        words = ["", "mean", "inverse_deviation"] if training else [""]
+        written = [
+            each or self._builder.free_name(f"{name}.{word}" if word else name)
+            for each, word in zip([made[0], *made[3:]], words, strict=False)
+        ]
+        attributes = Norm(phase=op.phase, per_activation=op.statistics == "per_activation")
+        self._builder.add(name, attributes, reads, written)
+        moved = [(after, before) for after, before in zip(made[1:3], node.input[3:5], strict=True) if after]
+        if training and moved:
+            known = [self._builder[before] for _, before in moved]
+            update = Other(
+                function="update_statistics",
+                shapes=tuple(each.shape for each in known),
+                element_types=tuple(each.element_type for each in known),
+            )
+            statistics = [*dict.fromkeys(before for _, before in moved), *written[1:3]]
+            wanted = self._builder.free_name(f"{name}.update_statistics")
+            self._builder.add(wanted, update, statistics, [after for after, _ in moved])
+
+    def _as_type(self, tensor: str, element_type: str) -> str:
+        """A tensor, or a cast of it."""
+        known = self._builder[tensor]
+        if known.element_type == element_type:
+            return tensor
+        if (tensor, element_type) not in self._cast:
+            cast_to = Other(function="cast", shapes=(known.shape,), element_types=(element_type,))
+            (self._cast[tensor, element_type],) = self._builder.invent(f"{tensor}.{element_type}", cast_to, [tensor])
+        return self._cast[tensor, element_type]
 
     def _add_other(self, node: onnx.NodeProto, name: str, reads: list[str]) -> None:
         written = [each for each in node.output if each]
@@ -186,6 +227,10 @@ def _node_names(nodes: Sequence[onnx.NodeProto]) -> list[str]:
         taken.add(name)
         names.append(name)
     return names
+
+
+def _is_norm(node: onnx.NodeProto) -> bool:
+    return node.domain in STANDARD and node.op_type == "BatchNormalization"
 
 
 def _is_constant(node: onnx.NodeProto, constant: set[str]) -> bool:

@@ -156,12 +156,14 @@ def fuse_batch_norms(graph: Graph, builder: GraphBuilder) -> Graph:
     """Fuse each batch norm of a training step's forward with the rectifier behind it, and with the addition between.
 
     Where both sides of an addition are batch norms, the first one is fused. A fused one stands where the rectifier
-    stood, for what is added may be computed later than what is normalised. To be done before the gradients are made.
+    stood, for what is added may be computed later than what is normalised; what updates the running statistics comes
+    behind it. To be done before the gradients are made.
     """
     work = _Rewriting(graph, builder)
     work.enter_all()
     fusions = _fusions(graph)
     gone = {node.name for fusion in fusions.values() for node in fusion.absorbed}
+    late: list[GraphNode] = []
     for node in graph.nodes:
         fusion = fusions.get(node.name)
         if fusion is not None:
@@ -171,8 +173,13 @@ def fuse_batch_norms(graph: Graph, builder: GraphBuilder) -> Graph:
             written = (node.outputs[0], *norm.outputs[1:])
             builder.add(norm.name, attributes, [*work.inputs(norm), *addend], written)
             work.new.update((output, output) for output in written)
-        elif node.name not in gone:
+            for each in [each for each in late if work.new.keys() >= set(each.inputs)]:
+                late.remove(each)
+                work.copy(each)
+        elif work.new.keys() >= set(node.inputs) and node.name not in gone:
             work.copy(node)
+        elif node.name not in gone:
+            late.append(node)
     return work.finish()
 
 
@@ -193,7 +200,7 @@ def _fusions(graph: Graph) -> dict[str, _FusionFound]:
             isinstance(attributes, Norm) and attributes.phase == "training_forward" and attributes.fusion == "none"
         ):
             continue
-        if attributes.per_activation:
+        if attributes.per_activation or not _may_come_late(graph, node.outputs[1:]):
             continue
         behind = graph.only_reader(node.outputs[0])
         if behind is None:
@@ -207,6 +214,15 @@ def _fusions(graph: Graph) -> dict[str, _FusionFound]:
             if last is not None and last.kind == "relu" and alike and last.name not in found:
                 found[last.name] = _FusionFound((node, behind), addend)
     return found
+
+
+def _may_come_late(graph: Graph, statistics: Sequence[str]) -> bool:
+    """Whether nothing depends on the statistics that a batch norm saves, but for the running ones at the end."""
+    readers = [reader for each in statistics for reader in graph.consumers.get(each, ())]
+    return all(
+        reader.kind == "update_statistics" and not any(graph.consumers.get(each) for each in reader.outputs)
+        for reader in readers
+    )
 
 
 def drop_dead(graph: Graph, builder: GraphBuilder) -> Graph:

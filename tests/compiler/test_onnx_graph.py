@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
+from onnx import TensorProto
 
 from algosearch.compiler.compile import Pipeline
 from algosearch.compiler.graph import Graph, GraphBuilder
@@ -13,6 +15,7 @@ from algosearch.compiler.model import Model
 from algosearch.compiler.onnx_graph import read_onnx_graph
 from algosearch.compiler.passes import Placement
 from algosearch.errors import InvalidGraph
+from algosearch.ops import BatchNormOp
 from tests.compiler.onnx_graphs import model, node, value, weight, write
 
 
@@ -38,7 +41,7 @@ def test_an_input_that_nothing_makes_is_refused_by_name(tmp_path: Path) -> None:
 
 def test_nodes_out_of_order_are_refused_by_name(tmp_path: Path) -> None:
     nodes = [node("Relu", ["c"], name="rectifier"), node("Conv", ["x", "w"], ["c"], name="conv")]
-    proto = model(nodes, [value("x", [1, 3, 8, 8])], [weight("w", [4, 3, 1, 1])])
+    proto = model(nodes, [IMAGE], [weight("w", [4, 3, 1, 1])], outputs=[value("y", [1, 4, 8, 8])])
     with pytest.raises(InvalidGraph, match="rectifier.*reads 'c', which nothing has written before it"):
         read(tmp_path, proto)
 
@@ -55,7 +58,16 @@ def test_a_body_reads_what_is_around_it_and_makes_the_rest_itself(tmp_path: Path
 @pytest.mark.parametrize(
     "taken",
     [
-        *("x.half", "y.single", "x.channels_last", "c.unbiased", "c.bias", "n.mean", "n.inverse_deviation", "n.reserve"),
+        *(
+            "x.half",
+            "y.single",
+            "x.channels_last",
+            "c.unbiased",
+            "c.bias",
+            "n.mean",
+            "n.inverse_deviation",
+            "n.reserve",
+        ),
         *("n.backward", "n.backward.scale", "c.input_gradient", "c.filter_gradient", "y.loss_gradient", "loss"),
         *("w.update", "w.all_reduce", "w.half", "r.gradient", "r.backward", "n"),
     ],
@@ -88,3 +100,73 @@ def test_nodes_without_a_name_or_with_one_twice_get_one_each(tmp_path: Path) -> 
     nodes = [node("Relu", ["x"], ["a"], name="r"), node("Relu", ["a"], ["r"], name="r"), node("Relu", ["r"])]
     graph, _ = read(tmp_path, model(nodes, [IMAGE]))
     assert [each.name for each in graph.nodes] == ["r", "r'", "Relu[2]"]
+
+
+def trained_norm(outputs: list[str], wanted: list[str], opset: int) -> Any:
+    """A convolution and a batch norm in training, with a rectifier behind it."""
+    training = {"training_mode": 1} if opset >= 14 else {}
+    nodes = [
+        node("Conv", ["x", "w"], ["c"], name="c"),
+        node("BatchNormalization", ["c", "scale", "bias", "mean", "variance"], outputs, name="n", **training),
+        node("Relu", ["n0"], name="r"),
+    ]
+    ends = [value(each, None) for each in ("y", *wanted)]
+    return model(nodes, [IMAGE], [weight("w", [4, 3, 1, 1]), *NORM], outputs=ends, opset=opset)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "wanted", "opset"),
+    [
+        (["n0", "m1", "v1"], ["m1", "v1"], 17),
+        (["n0", "m1", "v1"], ["v1"], 17),
+        (["n0", "", "v1"], ["v1"], 17),
+        (["n0", "m1", "v1", "saved mean", "saved variance"], ["saved mean"], 9),
+        (["n0", "m1", "v1", "saved mean", "saved variance"], ["m1", "saved variance"], 9),
+    ],
+)
+def test_statistics_that_leave_a_batch_norm_of_training_are_written(
+    outputs: list[str], wanted: list[str], opset: int, tmp_path: Path
+) -> None:
+    graph, found = read(tmp_path, trained_norm(outputs, wanted, opset))
+    assert Counter(graph.ops) == Counter(each.op for each in found.nodes)
+    assert all(graph.tensors[each].shape == (4,) for each in wanted)
+    assert {each.name for each in graph.tensors.values() if each.role == "state"} == {"mean", "variance"}
+    for training in (False, True):
+        step = through_all_passes(graph, training=training)
+        (loss,) = [each for each in step.nodes if each.kind == "loss"] if training else [None]
+        assert set(wanted) <= set(step.outputs if loss is None else loss.inputs)
+        updated = [each.inputs[0] for each in step.nodes if each.kind == "update"]
+        assert sorted(updated) == (["bias", "scale", "w"] if training else [])
+    fused = [each.op.fusion for each in step.nodes if isinstance(each.op, BatchNormOp)]
+    assert fused == ["activation", "activation"]
+
+
+def test_a_batch_norm_whose_statistics_are_computed_with_is_not_fused(tmp_path: Path) -> None:
+    """What is added to it depends on them, and the fused one reads what is added."""
+    nodes = [
+        node("BatchNormalization", ["x", "scale", "bias", "mean", "variance"], ["n0", "m1", "v1"], training_mode=1),
+        node("Neg", ["m1"], ["m2"]),
+        node("Mul", ["x", "m2"], ["p"]),
+        node("Add", ["n0", "p"], ["s"]),
+        node("Relu", ["s"]),
+    ]
+    step = through_all_passes(read(tmp_path, model(nodes, [value("x", [1, 4, 4, 4])], NORM))[0])
+    assert {each.op.fusion for each in step.nodes if isinstance(each.op, BatchNormOp)} == {"none"}
+
+
+@pytest.mark.parametrize("half", [TensorProto.FLOAT16, TensorProto.BFLOAT16])
+def test_parameters_of_a_batch_norm_in_halves_are_cast_to_float32(half: int, tmp_path: Path) -> None:
+    parameters = [weight(name, [4], half) for name in ("scale", "bias", "mean", "variance")]
+    nodes = [
+        node("BatchNormalization", ["x", "scale", "bias", "mean", "variance"], ["a"]),
+        node("BatchNormalization", ["a", "scale", "bias", "mean", "variance"]),
+    ]
+    graph, found = read(tmp_path, model(nodes, [value("x", [1, 4, 8, 8], half)], parameters))
+    assert Counter(graph.ops) == Counter(each.op for each in found.nodes)
+    assert {op.parameter_type for op in graph.ops if isinstance(op, BatchNormOp)} == {"float32"}
+    casts = [each.inputs[0] for each in graph.nodes if each.kind == "cast"]
+    assert casts == ["scale", "bias", "mean", "variance"]
+    step = through_all_passes(graph)
+    for update in [each for each in step.nodes if each.kind == "update"]:
+        parameter, gradient = (step.tensors[each] for each in update.inputs)
+        assert parameter.element_type == gradient.element_type
