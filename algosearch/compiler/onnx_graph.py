@@ -2,7 +2,7 @@
 
 Convolutions and batch norms are read as `read_onnx` reads them, so that both name the same problems. Every other node
 takes part with its memory: the shapes that it writes are those of ONNX's own inference. What has no known shape takes
-part without memory and is reported.
+part without memory and is reported, and so is a convolution or a batch norm in the body of another node.
 
 Initializers of a floating type are parameters, and a training step trains them; others are state, and so are the
 running statistics of a batch norm. So is whatever is
@@ -72,7 +72,7 @@ class _Reading:
         self._running = {each for node in proto.graph.node if _is_norm(node) for each in node.input[3:5]}
         """Running statistics: a step moves them on, and no gradient trains them."""
         self._cast: dict[tuple[str, str], str] = {}
-        self._shapeless: list[Skipped] = []
+        self._skipped: list[Skipped] = []
 
     def read(self) -> tuple[Graph, Model]:
         inputs = list(runtime_inputs(self._graph))
@@ -95,7 +95,7 @@ class _Reading:
         model = Model(
             source=self._model.source,
             nodes=self._model.nodes,
-            skipped=(*self._model.skipped, *self._shapeless),
+            skipped=(*self._model.skipped, *self._skipped),
             dimensions=self._model.dimensions,
             ignored=self._model.ignored,
         )
@@ -133,7 +133,17 @@ class _Reading:
             case BatchNormOp():
                 self._add_norm(node, name, op)
             case None:
+                self._tell_of_bodies(node, name)
                 self._add_other(node, name, reads)
+
+    def _tell_of_bodies(self, node: onnx.NodeProto, name: str) -> None:
+        """Report what of a body `read_onnx` reads as an op: how often a body runs, if at all, no plan can know."""
+        for attribute, body in subgraphs(node):
+            for index, inner in enumerate(nested(body.node)):
+                if inner.domain in STANDARD and inner.op_type in READ_KINDS:
+                    inside = f"{name}/{attribute}/{inner.name or f'{inner.op_type}[{index}]'}"
+                    reason = f"inside {node.op_type}: takes part without an algorithm"
+                    self._skipped.append(Skipped(name=inside, kind=inner.op_type, reason=reason))
 
     def _op_of(self, node: onnx.NodeProto) -> Op | None:
         if node.domain not in STANDARD or node.op_type not in READ_KINDS:
@@ -206,7 +216,7 @@ class _Reading:
             known = self._scope.tensor(each)
             if known.shape is None or None in known.shape:
                 reason = f"takes part without memory: the shape of {each!r} is not known"
-                self._shapeless.append(Skipped(name=name, kind=node.op_type, reason=reason))
+                self._skipped.append(Skipped(name=name, kind=node.op_type, reason=reason))
             shapes.append(() if known.shape is None or None in known.shape else cast("Shape", known.shape))
             element_type = _TYPE_NAMES.get(known.element_type, _UNKNOWN)
             # What has the type of what it reads follows it through the passes; what has another keeps it.

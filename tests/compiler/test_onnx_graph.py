@@ -35,14 +35,14 @@ IMAGE = value("x", [1, 3, 8, 8])
 
 def test_an_input_that_nothing_makes_is_refused_by_name(tmp_path: Path) -> None:
     proto = model([node("Mul", ["x", "nothing"], name="product")], [value("x", [1, 3])])
-    with pytest.raises(InvalidGraph, match="product.*reads 'nothing', which nothing has written before it"):
+    with pytest.raises(InvalidGraph, match=r"product.*reads 'nothing', which nothing has written before it"):
         read(tmp_path, proto)
 
 
 def test_nodes_out_of_order_are_refused_by_name(tmp_path: Path) -> None:
     nodes = [node("Relu", ["c"], name="rectifier"), node("Conv", ["x", "w"], ["c"], name="conv")]
     proto = model(nodes, [IMAGE], [weight("w", [4, 3, 1, 1])], outputs=[value("y", [1, 4, 8, 8])])
-    with pytest.raises(InvalidGraph, match="rectifier.*reads 'c', which nothing has written before it"):
+    with pytest.raises(InvalidGraph, match=r"rectifier.*reads 'c', which nothing has written before it"):
         read(tmp_path, proto)
 
 
@@ -170,3 +170,21 @@ def test_parameters_of_a_batch_norm_in_halves_are_cast_to_float32(half: int, tmp
     for update in [each for each in step.nodes if each.kind == "update"]:
         parameter, gradient = (step.tensors[each] for each in update.inputs)
         assert parameter.element_type == gradient.element_type
+
+
+def test_what_is_inside_a_body_is_reported(tmp_path: Path) -> None:
+    inner = [node("Conv", ["x", "w"], ["i"], name="one"), node("Conv", ["i", "v"], ["t"], name="two")]
+    then = model(inner, [], outputs=[value("t", [1, 4, 8, 8])])
+    deep = node("If", ["cond"], ["e"], name="deep", then_branch=then.graph, else_branch=then.graph)
+    other = model([deep], [], outputs=[value("e", [1, 4, 8, 8])])
+    branch = node("If", ["cond"], name="if", then_branch=then.graph, else_branch=other.graph)
+    inputs = [IMAGE, value("cond", [], TensorProto.BOOL)]
+    weights = [weight("w", [4, 3, 1, 1]), weight("v", [4, 4, 1, 1])]
+    graph, found = read(tmp_path, model([branch], inputs, weights))
+    assert [each.kind for each in graph.nodes] == ["If"]
+    assert set(graph.nodes[0].inputs) == {"cond", "x", "w", "v"}
+    assert {(each.kind, each.reason) for each in found.skipped} == {
+        ("Conv", "inside If: takes part without an algorithm")
+    }
+    assert [each.name for each in found.skipped][:2] == ["if/then_branch/one", "if/then_branch/two"]
+    assert len(found.skipped) == 6
