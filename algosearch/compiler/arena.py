@@ -13,11 +13,15 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from itertools import accumulate
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
-__all__ = ("ALIGNMENT_BYTES", "Arena", "Block", "lay_out", "lower_bound_bytes")
+__all__ = ("ALIGNMENT_BYTES", "Arena", "Block", "BlockKey", "BlockKind", "lay_out", "lower_bound_bytes")
+
+BlockKind = Literal["tensor", "workspace"]
+BlockKey = tuple[BlockKind, str]
+"""A tensor's name, or that of the task whose workspace it is: a task and a tensor may be called alike."""
 
 ALIGNMENT_BYTES: Final = 256
 """Of every offset: what the CUDA allocator guarantees (`cudaMalloc`), and all that a vectorised kernel asks for."""
@@ -26,7 +30,7 @@ ALIGNMENT_BYTES: Final = 256
 class Block(msgspec.Struct, frozen=True, gc=False):
     """Memory that is needed for some time."""
 
-    name: str
+    key: BlockKey
     bytes: int
     first: int
     """The first task that needs it."""
@@ -42,7 +46,7 @@ class Block(msgspec.Struct, frozen=True, gc=False):
 class Arena(msgspec.Struct, frozen=True, kw_only=True):
     """Where each block lies."""
 
-    offsets: dict[str, int]
+    offsets: dict[BlockKey, int]
     bytes: int
     lower_bound_bytes: int
     """What lives at the worst moment."""
@@ -51,10 +55,10 @@ class Arena(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def lay_out(blocks: Sequence[Block]) -> Arena:
-    """The smallest arena that was found. Blocks without bytes get no offset. Names are unique."""
+    """The smallest arena that was found. Blocks without bytes get no offset. Keys are unique."""
     blocks = [block for block in blocks if block.bytes]
     bound, worst = lower_bound_bytes(blocks)
-    best: dict[str, int] = {}
+    best: dict[BlockKey, int] = {}
     best_bytes = -1
     for order in _ORDERS:
         offsets, total = _place(sorted(blocks, key=order))
@@ -78,19 +82,19 @@ def lower_bound_bytes(blocks: Sequence[Block]) -> tuple[int, int]:
     return most, alive.index(most)
 
 
-_ORDERS: Final[tuple[Callable[[Block], tuple[int, ...] | tuple[int, int, str]], ...]] = (
-    lambda block: (-block.padded_bytes, block.first, block.name),
-    lambda block: (-block.padded_bytes * (block.last - block.first + 1), block.first, block.name),
-    lambda block: (block.first - block.last, -block.padded_bytes, block.name),
-    lambda block: (block.first, -block.padded_bytes, block.name),
+_ORDERS: Final[tuple[Callable[[Block], tuple[int, int, BlockKey]], ...]] = (
+    lambda block: (-block.padded_bytes, block.first, block.key),
+    lambda block: (-block.padded_bytes * (block.last - block.first + 1), block.first, block.key),
+    lambda block: (block.first - block.last, -block.padded_bytes, block.key),
+    lambda block: (block.first, -block.padded_bytes, block.key),
 )
 
 
-def _place(blocks: Sequence[Block]) -> tuple[dict[str, int], int]:
+def _place(blocks: Sequence[Block]) -> tuple[dict[BlockKey, int], int]:
     """Each block at the lowest offset that is free for all of its life."""
     placed: list[tuple[int, int, int, int]] = []
     """(offset, end, first, last), the lowest first."""
-    offsets: dict[str, int] = {}
+    offsets: dict[BlockKey, int] = {}
     total = 0
     for block in blocks:
         size, offset = block.padded_bytes, 0
@@ -102,6 +106,6 @@ def _place(blocks: Sequence[Block]) -> tuple[dict[str, int], int]:
             offset = max(offset, end)
         entry = (offset, offset + size, block.first, block.last)
         placed.insert(bisect_right(placed, entry), entry)
-        offsets[block.name] = offset
+        offsets[block.key] = offset
         total = max(total, offset + size)
     return offsets, total

@@ -2,7 +2,8 @@
 
 Reverse-mode differentiation, node by node. A convolution has two gradients, each a convolution problem of its own; a
 batch norm takes the statistics of the batch, and its backward reads what its forward saved; any other node has one node
-that writes the gradients of whatever it read. A gradient lies in memory as the tensor does that it belongs to, and has
+that reads the gradients of whatever it wrote, as far as they have one (the others count as zeros), and writes those of
+whatever it read. A gradient lies in memory as the tensor does that it belongs to, and has
 its type.
 
 What is not trained gets no gradient: tensors that no parameter comes before, and integers.
@@ -63,12 +64,11 @@ class _Backward:
         self._parts: dict[str, list[str]] = {}
         """What has been found so far of each tensor's gradient: to be summed once its producer's turn comes."""
         self._made: list[GraphNode] = []
+        builder.reserve_names_of(graph)
 
     def run(self) -> Graph:
         self._forward()
-        (loss,) = self._builder.add(
-            self._builder.free_name("loss"), Other(function="loss", shapes=((),)), self._graph.outputs
-        )
+        (loss,) = self._builder.invent("loss", Other(function="loss", shapes=((),)), self._graph.outputs)
         for output in self._graph.outputs:
             if output in self._trained:
                 self._gradient_of_loss(output)
@@ -77,7 +77,8 @@ class _Backward:
         for tensor in self._graph.tensors.values():
             if tensor.role == "parameter" and tensor.name in self._parts:
                 gradient = self._gathered(tensor.name)
-                self._builder.add(f"{tensor.name}.update", Other(function="update", shapes=()), [tensor.name, gradient])
+                update = Other(function="update", shapes=())
+                self._builder.invent(f"{tensor.name}.update", update, [tensor.name, gradient])
         return self._builder.finish([loss])
 
     def _forward(self) -> None:
@@ -90,11 +91,13 @@ class _Backward:
             attributes, outputs = node.attributes, node.outputs
             if isinstance(attributes, Norm) and attributes.phase == "inference":
                 attributes = replace(attributes, phase="training_forward")
-                outputs = ()  # the saved statistics are new ones
+                outputs = outputs[:1]  # the saved statistics are new ones
             names = self._builder.add(node.name, attributes, node.inputs, outputs)
             self._made.append(replace(node, attributes=attributes, outputs=names))
             if not self._trained.isdisjoint(node.inputs):
-                self._trained.update(name for name in names if self._builder[name].element_type in _TRAINED_TYPES)
+                # Nothing is learned through the statistics that a batch norm saves.
+                learned = names[:1] if isinstance(attributes, Norm) else names
+                self._trained.update(name for name in learned if self._builder[name].element_type in _TRAINED_TYPES)
 
     def _gradient_of_loss(self, output: str) -> None:
         tensor = self._builder[output]
@@ -105,17 +108,17 @@ class _Backward:
             layout=tensor.layout,
             gradient=True,
         )
-        self._parts.setdefault(output, []).extend(self._builder.add(f"{output}.loss_gradient", attributes, [output]))
+        self._parts.setdefault(output, []).extend(self._builder.invent(f"{output}.loss_gradient", attributes, [output]))
 
     def _visit(self, node: GraphNode) -> None:
-        """Send the gradient of what a node wrote on to what it read."""
-        if node.outputs and node.outputs[0] in self._parts:
-            arriving = self._gathered(node.outputs[0])
+        """Send the gradients of what a node wrote on to what it read."""
+        arriving = [self._gathered(output) for output in node.outputs if output in self._parts]
+        if arriving:
             match node.attributes:
                 case Conv():
-                    self._conv(node, node.attributes, arriving)
+                    self._conv(node, node.attributes, arriving[0])
                 case Norm():
-                    self._norm(node, node.attributes, arriving)
+                    self._norm(node, node.attributes, arriving[0])
                 case Other():
                     self._other(node, node.attributes, arriving)
 
@@ -125,7 +128,7 @@ class _Backward:
         if len(parts) > 1:
             shape = self._builder[tensor].shape
             attributes = Other(function="add", shapes=(shape,), gradient=True)
-            self._parts[tensor] = parts = list(self._builder.add(f"{tensor}.gradient", attributes, parts))
+            self._parts[tensor] = parts = list(self._builder.invent(f"{tensor}.gradient", attributes, parts))
         return parts[0]
 
     def _conv(self, node: GraphNode, conv: Conv, arriving: str) -> None:
@@ -146,30 +149,30 @@ class _Backward:
             result_shape=() if direction == "forward" else tensor.shape,
             result_type=cast("ElementType", tensor.element_type),
         )
-        self._parts.setdefault(of, []).extend(self._builder.add(name, attributes, reads))
+        self._parts.setdefault(of, []).extend(self._builder.invent(name, attributes, reads))
 
     def _norm(self, node: GraphNode, norm: Norm, arriving: str) -> None:
         x, scale, bias = node.inputs[:3]
         reads = [arriving, x, scale, *node.outputs[1:3]]
         if norm.fusion != "none":
             reads += [node.outputs[0], node.outputs[3]]
-        written = self._builder.add(f"{node.name}.backward", replace(norm, phase="backward"), reads)
+        written = self._builder.invent(f"{node.name}.backward", replace(norm, phase="backward"), reads)
         read = [x, scale, bias, *node.inputs[5:]]
         for tensor, gradient in zip(read, written, strict=True):
             if tensor in self._trained:
                 self._parts.setdefault(tensor, []).append(gradient)
 
-    def _other(self, node: GraphNode, other: Other, arriving: str) -> None:
+    def _other(self, node: GraphNode, other: Other, arriving: list[str]) -> None:
         wanted = [self._builder[tensor] for tensor in dict.fromkeys(node.inputs) if tensor in self._trained]
         if not wanted:
             return
-        if other.function == "add" and all(each.shape == self._builder[arriving].shape for each in wanted):
+        if other.function == "add" and all(each.shape == self._builder[arriving[0]].shape for each in wanted):
             for each in node.inputs:  # a sum sends the same gradient everywhere: nothing is computed
                 if each in self._trained:
-                    self._parts.setdefault(each, []).append(arriving)
+                    self._parts.setdefault(each, []).append(arriving[0])
             return
         saved = _SAVED.get(other.function, _BY_DEFAULT)
-        reads = [arriving, *(node.inputs if saved.inputs else ()), *(node.outputs[:1] if saved.output else ())]
+        reads = [*arriving, *(node.inputs if saved.inputs else ()), *(node.outputs[:1] if saved.output else ())]
         attributes = Other(
             function=f"{other.function}_gradient",
             shapes=tuple(each.shape for each in wanted),
@@ -177,6 +180,6 @@ class _Backward:
             layout=wanted[0].layout,
             gradient=True,
         )
-        written = self._builder.add(f"{node.name}.backward", attributes, reads)
+        written = self._builder.invent(f"{node.name}.backward", attributes, reads)
         for tensor, gradient in zip(wanted, written, strict=True):
             self._parts.setdefault(tensor.name, []).append(gradient)

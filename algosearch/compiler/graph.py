@@ -16,7 +16,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from algosearch.compiler.inference import Attributes, infer
+from algosearch.compiler.inference import Attributes, Written, infer
 from algosearch.errors import InvalidGraph, InvalidOp
 from algosearch.ops import Layout, Op, Shape
 from algosearch.ops.types import ELEMENT_BYTES
@@ -126,6 +126,7 @@ class GraphBuilder:
         self._tensors: dict[str, Tensor] = {}
         self._nodes: dict[str, GraphNode] = {}
         self._inferred = inferred
+        self._reserved: set[str] = set()
 
     def __getitem__(self, tensor: str) -> Tensor:
         """A tensor that is there already."""
@@ -133,6 +134,15 @@ class GraphBuilder:
 
     def __contains__(self, tensor: str) -> bool:
         return tensor in self._tensors
+
+    def reserve(self, names: Iterable[str]) -> None:
+        """Keep names for nodes and tensors that are still to come: no invented name is one of them."""
+        self._reserved.update(names)
+
+    def reserve_names_of(self, graph: Graph) -> None:
+        """Keep every name of a graph that is made over."""
+        self.reserve(graph.tensors)
+        self.reserve(node.name for node in graph.nodes)
 
     def enter(self, tensor: Tensor) -> str:
         """Add a tensor that no node computes: an input, a parameter, a state. Its name is returned.
@@ -147,13 +157,24 @@ class GraphBuilder:
         self._tensors[tensor.name] = tensor
         return tensor.name
 
+    def require(self, node: str, inputs: Iterable[str]) -> None:
+        """Check that what a node is to read is there.
+
+        Raises:
+            InvalidGraph: something is not.
+        """
+        for tensor in inputs:
+            if tensor not in self._tensors:
+                raise InvalidGraph(self._name, node, f"reads {tensor!r}, which nothing has written before it")
+
     def add(
         self, name: str, attributes: Attributes, inputs: Sequence[str], outputs: Sequence[str] = ()
     ) -> tuple[str, ...]:
         """Add a node and infer what it writes; the names of its outputs are returned.
 
         Args:
-            outputs: their names; left out, the node's own for the first, and `NAME.WORD` for each other.
+            outputs: their names. Left out, or fewer than there are: the node's own for the first, and for each other
+                `NAME.WORD`, or what is nearly so and free.
 
         Raises:
             InvalidGraph: an input is not there, a name is taken, or the node and its inputs do not fit.
@@ -161,16 +182,16 @@ class GraphBuilder:
         """
         if name in self._nodes:
             raise InvalidGraph(self._name, name, "two nodes have this name")
-        for tensor in inputs:
-            if tensor not in self._tensors:
-                raise InvalidGraph(self._name, name, f"reads {tensor!r}, which nothing has written before it")
+        self.require(name, inputs)
         try:
             result = infer(attributes, [self._tensors[tensor] for tensor in inputs])
         except InvalidOp:
             raise
         except ValueError as error:
             raise InvalidGraph(self._name, name, str(error)) from None
-        names = tuple(outputs) or tuple(f"{name}.{each.word}" if each.word else name for each in result.outputs)
+        if len(outputs) > len(result.outputs):
+            raise InvalidGraph(self._name, name, f"writes {len(result.outputs)} tensors, not {len(outputs)}")
+        names = (*outputs, *self._default_names(name, result.outputs[len(outputs) :]))
         for written, each in zip(names, result.outputs, strict=True):
             self.enter(
                 Tensor(
@@ -188,9 +209,18 @@ class GraphBuilder:
             self._inferred(node)
         return names
 
+    def _default_names(self, node: str, outputs: Iterable[Written]) -> Iterator[str]:
+        for each in outputs:
+            yield self.free_name(f"{node}.{each.word}") if each.word else node
+
+    def invent(self, wanted: str, attributes: Attributes, inputs: Sequence[str]) -> tuple[str, ...]:
+        """Add a node that a pass or a reader adds on its own, called `wanted` or, where that is taken, nearly so; the
+        names of its outputs are returned."""
+        return self.add(self.free_name(wanted), attributes, inputs)
+
     def free_name(self, wanted: str) -> str:
-        """`wanted`, primed until neither a node nor a tensor has the name: for what a pass adds on its own."""
-        while wanted in self._nodes or wanted in self._tensors:
+        """`wanted`, primed until no node or tensor has the name, or has it reserved."""
+        while wanted in self._nodes or wanted in self._tensors or wanted in self._reserved:
             wanted += "'"
         return wanted
 

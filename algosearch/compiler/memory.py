@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from algosearch.compiler.arena import Arena, Block, lay_out
+from algosearch.compiler.arena import Arena, Block, BlockKey, lay_out
 from algosearch.compiler.graph import Graph, GraphNode
 from algosearch.compiler.plan import Buffer, Plan, PlannedTask
 from algosearch.errors import DoesNotFit
@@ -23,7 +23,6 @@ __all__ = ("Choices", "Fitting", "fit", "planned")
 Choices = Mapping[Op, Choice]
 """What runs each problem."""
 
-_WORKSPACE: Final = "workspace of "
 _NAMED: Final = 10
 """Tasks and tensors that an error names; the largest."""
 
@@ -44,12 +43,12 @@ def blocks_of(graph: Graph, choices: Choices) -> list[Block]:
     last = {tensor: index for index, node in enumerate(graph.nodes) for tensor in (*node.outputs, *node.inputs)}
     last.update(dict.fromkeys(graph.outputs, end))
     blocks = [
-        Block(tensor, graph.tensors[tensor].bytes, index, last[tensor])
+        Block(("tensor", tensor), graph.tensors[tensor].bytes, index, last[tensor])
         for index, node in enumerate(graph.nodes)
         for tensor in node.outputs
     ]
     blocks += [
-        Block(_WORKSPACE + node.name, choices[node.op].workspace_bytes, index, index)
+        Block(("workspace", node.name), choices[node.op].workspace_bytes, index, index)
         for index, node in enumerate(graph.nodes)
         if node.op is not None
     ]
@@ -111,19 +110,23 @@ def _filling(graph: Graph, fitting: Fitting) -> tuple[tuple[str, int], ...]:
     """What lives at the worst moment, the largest first, and the task that it is."""
     worst = fitting.arena.worst
     alive = [block for block in blocks_of(graph, fitting.choices) if block.first <= worst <= block.last and block.bytes]
-    alive.sort(key=lambda block: (-block.bytes, block.name))
-    return ((graph.nodes[worst].name, 0), *((block.name, block.bytes) for block in alive[:_NAMED]))
+    alive.sort(key=lambda block: (-block.bytes, block.key))
+    return ((graph.nodes[worst].name, 0), *((_words(block.key), block.bytes) for block in alive[:_NAMED]))
+
+
+def _words(key: BlockKey) -> str:
+    kind, name = key
+    return f"workspace of {name}" if kind == "workspace" else name
 
 
 def planned(graph: Graph, devices: tuple[str, ...], fitting: Fitting, free: Fitting) -> Plan:
     """The plan of a fitting."""
     arena, choices = fitting.arena, fitting.choices
     buffers = tuple(
-        Buffer(
-            tensor=block.name, bytes=block.bytes, offset=arena.offsets[block.name], first=block.first, last=block.last
-        )
+        Buffer(tensor=name, bytes=block.bytes, offset=arena.offsets[block.key], first=block.first, last=block.last)
         for block in blocks_of(graph, choices)
-        if block.bytes and not block.name.startswith(_WORKSPACE)
+        for kind, name in [block.key]
+        if block.bytes and kind == "tensor"
     )
     return Plan(
         graph=graph.name,
@@ -150,6 +153,6 @@ def _task(node: GraphNode, fitting: Fitting) -> PlannedTask:
         writes=node.outputs,
         algorithm=choice.algorithm,
         workspace_bytes=choice.workspace_bytes,
-        workspace_offset=fitting.arena.offsets.get(_WORKSPACE + node.name),
+        workspace_offset=fitting.arena.offsets.get(("workspace", node.name)),
         time_us=choice.time_us,
     )

@@ -55,6 +55,7 @@ class _Rewriting:
         self.graph = graph
         self.builder = builder
         self.new: dict[str, str] = {}
+        builder.reserve_names_of(graph)
 
     def enter_all(self, change: Callable[[Tensor], Tensor] = lambda tensor: tensor) -> None:
         """Bring over every tensor that no node computes."""
@@ -90,7 +91,7 @@ def mixed_precision(graph: Graph, builder: GraphBuilder, *, half: ElementType = 
         if tensor not in cast:
             shape = work.builder[tensor].shape
             attributes = Other(function="cast", shapes=(shape,), element_types=(half,))
-            (cast[tensor],) = work.builder.add(f"{tensor}.half", attributes, [tensor])
+            (cast[tensor],) = work.builder.invent(f"{tensor}.half", attributes, [tensor])
         return cast[tensor]
 
     for node in graph.nodes:
@@ -107,7 +108,7 @@ def mixed_precision(graph: Graph, builder: GraphBuilder, *, half: ElementType = 
         tensor = work.builder[work.new[output]]
         if tensor.element_type == half and graph.tensors[output].element_type == "float32":
             attributes = Other(function="cast", shapes=(tensor.shape,), element_types=("float32",))
-            (work.new[output],) = work.builder.add(f"{output}.single", attributes, [tensor.name])
+            (work.new[output],) = work.builder.invent(f"{output}.single", attributes, [tensor.name])
     return work.finish()
 
 
@@ -121,7 +122,7 @@ def channels_last(graph: Graph, builder: GraphBuilder) -> Graph:
     for tensor in graph.tensors.values():
         if tensor.role == "input" and len(tensor.shape) > 2 and tensor.layout == "channels_first":
             attributes = Other(function="relayout", shapes=(tensor.shape,), layout="channels_last")
-            (work.new[tensor.name],) = builder.add(f"{tensor.name}.channels_last", attributes, [tensor.name])
+            (work.new[tensor.name],) = builder.invent(f"{tensor.name}.channels_last", attributes, [tensor.name])
     for node in graph.nodes:
         work.copy(node)
     return work.finish()
@@ -143,8 +144,9 @@ def with_batch_statistics(graph: Graph, builder: GraphBuilder) -> Graph:
     for node in graph.nodes:
         attributes = node.attributes
         if isinstance(attributes, Norm) and attributes.phase == "inference":
-            written = builder.add(node.name, replace(attributes, phase="training_forward"), work.inputs(node))
-            work.new[node.outputs[0]] = written[0]
+            attributes = replace(attributes, phase="training_forward")
+            builder.add(node.name, attributes, work.inputs(node), node.outputs)
+            work.new.update((output, output) for output in node.outputs)
         else:
             work.copy(node)
     return work.finish()
@@ -154,22 +156,30 @@ def fuse_batch_norms(graph: Graph, builder: GraphBuilder) -> Graph:
     """Fuse each batch norm of a training step's forward with the rectifier behind it, and with the addition between.
 
     Where both sides of an addition are batch norms, the first one is fused. A fused one stands where the rectifier
-    stood, for what is added may be computed later than what is normalised. To be done before the gradients are made.
+    stood, for what is added may be computed later than what is normalised; what updates the running statistics comes
+    behind it. To be done before the gradients are made.
     """
     work = _Rewriting(graph, builder)
     work.enter_all()
     fusions = _fusions(graph)
     gone = {node.name for fusion in fusions.values() for node in fusion.absorbed}
+    late: list[GraphNode] = []
     for node in graph.nodes:
         fusion = fusions.get(node.name)
         if fusion is not None:
             norm = fusion.absorbed[0]
             addend = [] if fusion.addend is None else [work.new[fusion.addend]]
             attributes = Norm(phase="training_forward", fusion="add_activation" if addend else "activation")
-            written = builder.add(norm.name, attributes, [*work.inputs(norm), *addend])
-            work.new[node.outputs[0]] = written[0]
-        elif node.name not in gone:
+            written = (node.outputs[0], *norm.outputs[1:])
+            builder.add(norm.name, attributes, [*work.inputs(norm), *addend], written)
+            work.new.update((output, output) for output in written)
+            for each in [each for each in late if work.new.keys() >= set(each.inputs)]:
+                late.remove(each)
+                work.copy(each)
+        elif work.new.keys() >= set(node.inputs) and node.name not in gone:
             work.copy(node)
+        elif node.name not in gone:
+            late.append(node)
     return work.finish()
 
 
@@ -190,7 +200,7 @@ def _fusions(graph: Graph) -> dict[str, _FusionFound]:
             isinstance(attributes, Norm) and attributes.phase == "training_forward" and attributes.fusion == "none"
         ):
             continue
-        if attributes.per_activation:
+        if attributes.per_activation or not _may_come_late(graph, node.outputs[1:]):
             continue
         behind = graph.only_reader(node.outputs[0])
         if behind is None:
@@ -204,6 +214,15 @@ def _fusions(graph: Graph) -> dict[str, _FusionFound]:
             if last is not None and last.kind == "relu" and alike and last.name not in found:
                 found[last.name] = _FusionFound((node, behind), addend)
     return found
+
+
+def _may_come_late(graph: Graph, statistics: Sequence[str]) -> bool:
+    """Whether nothing depends on the statistics that a batch norm saves, but for the running ones at the end."""
+    readers = [reader for each in statistics for reader in graph.consumers.get(each, ())]
+    return all(
+        reader.kind == "update_statistics" and not any(graph.consumers.get(each) for each in reader.outputs)
+        for reader in readers
+    )
 
 
 def drop_dead(graph: Graph, builder: GraphBuilder) -> Graph:
@@ -233,7 +252,7 @@ def place(graph: Graph, builder: GraphBuilder, *, placement: Placement) -> Graph
         if node.kind == "update" and not alone:
             parameter, gradient = work.inputs(node)
             attributes = Other(function="all_reduce", shapes=(builder[gradient].shape,), gradient=True)
-            (reduced,) = builder.add(f"{parameter}.all_reduce", attributes, [gradient])
+            (reduced,) = builder.invent(f"{parameter}.all_reduce", attributes, [gradient])
             work.copy(node, inputs=[parameter, reduced])
         else:
             work.copy(node)

@@ -5,12 +5,16 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from algosearch.compiler.arena import ALIGNMENT_BYTES, Block, lay_out, lower_bound_bytes
+from algosearch.compiler.arena import ALIGNMENT_BYTES, Block, BlockKey, lay_out, lower_bound_bytes
 from tests.compiler.verifier import overlapping
+
+_A: BlockKey = ("tensor", "a")
+_B: BlockKey = ("tensor", "b")
+_C: BlockKey = ("workspace", "a")
 
 lifetimes = st.tuples(st.integers(0, 30), st.integers(0, 30)).map(sorted)
 blocks_of_a_step = st.lists(st.tuples(st.integers(0, 5000), lifetimes), max_size=40).map(
-    lambda each: [Block(f"b{i}", size, first, last) for i, (size, (first, last)) in enumerate(each)]
+    lambda each: [Block(("tensor", f"b{i}"), size, first, last) for i, (size, (first, last)) in enumerate(each)]
 )
 
 
@@ -18,10 +22,10 @@ blocks_of_a_step = st.lists(st.tuples(st.integers(0, 5000), lifetimes), max_size
 def test_no_two_live_blocks_overlap_and_none_leaves_the_arena(blocks: list[Block]) -> None:
     arena = lay_out(blocks)
     placed = [block for block in blocks if block.bytes]
-    assert set(arena.offsets) == {block.name for block in placed}
-    assert all(arena.offsets[block.name] % ALIGNMENT_BYTES == 0 for block in placed)
-    assert all(arena.offsets[block.name] + block.bytes <= arena.bytes for block in placed)
-    assert not overlapping([(arena.offsets[b.name], b.bytes, b.first, b.last) for b in placed])
+    assert set(arena.offsets) == {block.key for block in placed}
+    assert all(arena.offsets[block.key] % ALIGNMENT_BYTES == 0 for block in placed)
+    assert all(arena.offsets[block.key] + block.bytes <= arena.bytes for block in placed)
+    assert not overlapping([(arena.offsets[b.key], b.bytes, b.first, b.last) for b in placed])
 
 
 @given(blocks_of_a_step)
@@ -41,8 +45,8 @@ def test_the_order_in_which_blocks_are_named_is_no_matter(blocks: list[Block], r
 
 
 def test_blocks_that_never_meet_share_their_memory() -> None:
-    arena = lay_out([Block("a", 1000, 0, 1), Block("b", 1000, 2, 3), Block("c", 10, 1, 2)])
-    assert arena.offsets == {"a": 0, "b": 0, "c": 1024}
+    arena = lay_out([Block(_A, 1000, 0, 1), Block(_B, 1000, 2, 3), Block(_C, 10, 1, 2)])
+    assert arena.offsets == {_A: 0, _B: 0, _C: 1024}
     assert arena.bytes == arena.lower_bound_bytes == 1280
 
 

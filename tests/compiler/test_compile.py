@@ -221,6 +221,17 @@ async def test_a_budget_lowers_workspaces_until_the_arena_fits_and_says_what_tha
         assert max(task.workspace_bytes for task in held.tasks) <= limit
 
 
+async def test_a_tensor_may_be_called_as_a_workspace_is() -> None:
+    net = Layers("names", data_type="float32", layout="channels_first")
+    x = net.conv("c", net.enter("input", (1, 8, 8, 8)), 8, 3)
+    graph = net.finish(net.conv("d", net.relu("workspace of c", x), 8, 3))
+    pipeline = Pipeline(training=False, half=False, channels_last=False)
+    async with compiling("async", script=workspace_script(graph, 1 << 16)) as (_, strategy, queries, _):
+        plan = (await compile_graph(graph, strategy, queries, pipeline=pipeline)).plan
+    check_plan(plan.encoded())
+    assert {buffer.tensor for buffer in plan.buffers} == {"c", "workspace of c", "d"}
+
+
 async def test_a_task_that_cannot_do_without_keeps_the_least_that_it_can_do_with() -> None:
     held = (await memory_plan(1 << 20, 1 << 18, 1 << 24)).plan
     assert {task.workspace_bytes for task in held.tasks if task.algorithm is not None} == {1 << 18}

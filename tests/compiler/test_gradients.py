@@ -90,3 +90,18 @@ def test_a_transposed_convolution_is_trained_through_the_forward_one() -> None:
         "before.filter_gradient": "backward_filter",
     }
     assert step.tensors["up.input_gradient"].shape == (1, 4, 5, 5)
+
+
+@pytest.mark.parametrize("read", [(0,), (1,), (0, 1)])
+def test_the_gradients_of_all_outputs_reach_what_a_node_read(read: tuple[int, ...]) -> None:
+    builder = GraphBuilder("split")
+    builder.enter(Tensor(name="x", shape=(1, 3, 8, 8), element_type="float32", role="input"))
+    builder.enter(Tensor(name="w", shape=(8, 3, 1, 1), element_type="float32", role="parameter"))
+    builder.add("c", Conv(stride=(1, 1), dilation=(1, 1), padding_low=(0, 0), padding_high=(0, 0)), ["x", "w"])
+    halves = builder.add("split", Other(function="Split", shapes=((1, 4, 8, 8),) * 2), ["c"], ["a", "b"])
+    step = trained(builder.finish(halves[index] for index in read))
+    (backward,) = [node for node in step.nodes if node.name == "split.backward"]
+    assert backward.inputs == (*(f"{halves[index]}.loss_gradient" for index in read), "c")
+    (weight,) = [node for node in step.nodes if node.name == "c.filter_gradient"]
+    assert weight.inputs == ("x", "split.backward")
+    assert [node.inputs[0] for node in step.nodes if node.kind == "update"] == ["w"]
