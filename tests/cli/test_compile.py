@@ -113,6 +113,58 @@ def test_what_cannot_be_done_is_said_in_one_line(args: list[str], said: str) -> 
     assert result.stdout == ""
 
 
+def test_a_miss_of_mode_cached_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ALGOSEARCH_MODE", "cached")
+    result = invoke("compile", "vit_b16", "--store", tmp_path / "store")
+    assert result.exit_code == 1
+    (line,) = [line for line in result.stderr.splitlines() if "error" in line]
+    assert line.startswith("error: mode cached cannot answer ")
+    assert "run `algosearch warm`" in line
+
+
+def test_a_problem_without_an_algorithm_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, _ = read_graph("vit_b16")
+    (op,) = {canonical(op) for op in graph.ops}
+    script = Script(problems=(ProblemScript(op=op, candidates=()),), generated=Generated())
+    monkeypatch.setattr(discover, "default_backends", lambda: (SimulatedBackend(script),))
+    args = ["--inference", "--single", "--channels-first", "--store", str(tmp_path / "store")]
+    result = invoke("compile", "vit_b16", *args)
+    assert result.exit_code == 1
+    (line,) = [line for line in result.stderr.splitlines() if "error" in line]
+    assert line.startswith("error: no algorithm for ")
+
+
+@pytest.mark.parametrize("option", ["--plan", "--trace"])
+@pytest.mark.parametrize("file", [".", "nowhere/file"])
+def test_a_file_that_cannot_be_written_is_said_before_anything_is_asked(option: str, file: str, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    result = invoke("compile", "vit_b16", "--store", store, option, tmp_path / file)
+    assert result.exit_code == 2
+    (line,) = result.stderr.splitlines()
+    assert line.startswith(f"error: {option} = ")
+    assert "cannot be written: " in line
+    assert not store.exists()
+
+
+def test_the_check_of_a_file_leaves_what_is_there(tmp_path: Path) -> None:
+    there, new = tmp_path / "there", tmp_path / "new"
+    there.write_text("kept")
+    result = invoke(
+        "compile", "vit_b16", "--memory", "1000", "--plan", there, "--trace", new, "--store", tmp_path / "s"
+    )
+    assert result.exit_code == 2
+    assert there.read_text() == "kept"
+    assert not new.exists()
+
+
+def test_a_write_that_fails_keeps_the_report(tmp_path: Path) -> None:
+    """/dev/full can be opened, and every write to it fails."""
+    result = invoke("compile", "vit_b16", "--store", tmp_path / "store", "--plan", "/dev/full", "--json")
+    assert result.exit_code == 74
+    assert "error: /dev/full cannot be written: " in result.stderr
+    assert the_object(result.stdout)["plan"]["tasks"]
+
+
 def test_ops_without_a_graph_cannot_be_compiled(tmp_path: Path) -> None:
     ops = write_ops(tmp_path / "ops.jsonl", [tiny_op()])
     result = invoke("compile", ops)
