@@ -114,6 +114,8 @@ def _carry_out(job: _Job, *, plan: Path | None, trace: Path | None, json: bool, 
     if json:
         write_json(report)
     terminal.present(*summary_of(report), results=not json)
+    for warning in report.warnings:
+        terminal.warn(warning)
     return DONE if written else NOT_WRITTEN
 
 
@@ -220,7 +222,7 @@ class _Job:
                 strategy=self._strategy,
                 withdrawn=strategy.withdrawn,
                 handles=0 if probe is None else probe.handles,
-                engine=searcher.statistics().engine,
+                searcher=searcher.statistics(),
             )
 
     def _show(self, stage: str, done: int, of: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from itertools import combinations
 from pathlib import Path
 
 import msgspec
@@ -14,6 +15,7 @@ from algosearch.compiler.read import read_graph
 from algosearch.compiler.strategies import STRATEGIES
 from algosearch.ops import canonical
 from tests.cli.helpers import invoke, run, started, the_object, tiny_op, write_ops
+from tests.compiler import onnx_graphs
 from tests.compiler.verifier import check_plan
 
 
@@ -77,6 +79,10 @@ def test_a_trace_has_passes_waits_and_flights(tmp_path: Path) -> None:
     assert {"choice", "workspace"} == {event["name"] for event in spans if event["cat"] == "wait"}
     assert {"racing", "committing"} <= {event["name"] for event in spans if event["cat"] == "flight"}
     assert all(event["dur"] >= 0 for event in spans)
+    for left, right in combinations(spans, 2):  # in the order of time: what is on one row follows or is inside
+        if (left["pid"], left["tid"]) == (right["pid"], right["tid"]):
+            end, after = left["ts"] + left["dur"], right["ts"] + right["dur"]
+            assert end <= right["ts"] or after <= end, (left, right)
 
 
 def test_what_does_not_fit_is_one_line_and_a_refusal(tmp_path: Path) -> None:
@@ -163,6 +169,31 @@ def test_a_write_that_fails_keeps_the_report(tmp_path: Path) -> None:
     assert result.exit_code == 74
     assert "error: /dev/full cannot be written: " in result.stderr
     assert the_object(result.stdout)["plan"]["tasks"]
+
+
+def test_a_dimension_that_changes_nothing_is_a_warning(tmp_path: Path) -> None:
+    args: list[str | Path] = ["compile", "vit_b16", "--store", tmp_path / "store", "--dim", "heigth=9", "--json"]
+    result = invoke(*args)
+    assert result.exit_code == 0
+    assert "warning: --dim heigth=9 changed nothing: vit_b16 has no dimension to set" in result.stderr
+    assert the_object(result.stdout)["unused"] == ["--dim heigth=9"]
+    path = onnx_graphs.write(tmp_path, onnx_graphs.conv_model(["N", 3, 8, 8], [4, 3, 1, 1]))
+    result = invoke("compile", path, "--store", tmp_path / "store", "--dim", "N=2", "--dim", "M=2")
+    assert result.exit_code == 0, result.stderr
+    (line,) = [line for line in result.stderr.splitlines() if line.startswith("warning: --dim")]
+    assert line == f"warning: --dim M=2 changed nothing: {path} has N, x.1, x.2, x.3"
+
+
+def test_what_each_device_asks_again_is_answered_from_memory(tmp_path: Path) -> None:
+    hits = []
+    for devices in ("1", "9"):
+        args = ["compile", "vit_b16", "--devices-per-node", devices, "--store", str(tmp_path / devices), "--json"]
+        first = invoke(*args)
+        report = the_object(first.stdout)
+        assert report["listings"] == report["searched"] == 2
+        assert " 2 probes, " in first.stderr
+        hits.append(report["memory_hits"])
+    assert hits[1] - hits[0] == 8 * 2
 
 
 def test_ops_without_a_graph_cannot_be_compiled(tmp_path: Path) -> None:
