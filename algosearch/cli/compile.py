@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import AsyncExitStack, nullcontext
 from pathlib import Path
 from time import perf_counter
@@ -12,9 +13,9 @@ import typer
 from algosearch.cli.options import Device, Json, Store, Verbose
 from algosearch.cli.stop import Stop
 from algosearch.cli.terminal import Terminal, write_json
-from algosearch.cli.verb import BY_SIGNAL, DONE
+from algosearch.cli.verb import BY_SIGNAL, DONE, INCOMPLETE, NOT_WRITTEN
 from algosearch.cli.warm import Batch, Dims, dimensions_of
-from algosearch.errors import InvalidSetting
+from algosearch.errors import InvalidSetting, NoAlgorithm, NotCached
 
 if TYPE_CHECKING:
     from algosearch.cli.compile_report import CompileReport
@@ -92,22 +93,56 @@ def _carry_out(job: _Job, *, plan: Path | None, trace: Path | None, json: bool, 
     from algosearch.cli.compile_report import summary_of
     from algosearch.compiler.timeline import Timeline
 
+    for option, path in (("--plan", plan), ("--trace", trace)):
+        if path is not None:
+            _check_writable(option, path)
     terminal = Terminal()
     timeline = None if trace is None else Timeline()
-    with terminal.logging(verbose=verbose), Stop() as stop, timeline or nullcontext():
-        report = asyncio.run(job.run(terminal, stop, timeline))
+    try:
+        with terminal.logging(verbose=verbose), Stop() as stop, timeline or nullcontext():
+            report = asyncio.run(job.run(terminal, stop, timeline))
+    except (NoAlgorithm, NotCached) as error:
+        terminal.say(f"error: {error}", style="red")
+        return INCOMPLETE
     if report is None:
         assert stop.signum is not None
         terminal.say("interrupted: what was found is kept, and not searched again")
         return BY_SIGNAL + stop.signum
-    if plan is not None:
-        plan.write_bytes(report.plan.encoded())
+    written = plan is None or _write(terminal, plan, report.plan.encoded())
     if trace is not None and timeline is not None:
-        trace.write_bytes(timeline.encoded())
+        written = _write(terminal, trace, timeline.encoded()) and written
     if json:
         write_json(report)
     terminal.present(*summary_of(report), results=not json)
-    return DONE
+    for warning in report.warnings:
+        terminal.warn(warning)
+    return DONE if written else NOT_WRITTEN
+
+
+def _check_writable(option: str, path: Path) -> None:
+    """Find out before a compile of minutes whether its file can be written; what is there stays as it is.
+
+    Raises:
+        InvalidSetting: it cannot.
+    """
+    there = os.path.lexists(path)
+    try:
+        # A FIFO without a reader is an error at once with O_NONBLOCK, and a wait for ever without.
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o666))
+        if not there:
+            path.unlink()
+    except OSError as error:
+        raise InvalidSetting(option, str(path), f"cannot be written: {error.strerror or error}") from None
+
+
+def _write(terminal: Terminal, path: Path, data: bytes) -> bool:
+    """Whether it could be written; if not, why is said, and the report is given all the same."""
+    try:
+        path.write_bytes(data)
+    except OSError as error:
+        terminal.say(f"error: {path} cannot be written: {error.strerror or error}", style="red")
+        return False
+    return True
 
 
 class _Job:
@@ -187,7 +222,7 @@ class _Job:
                 strategy=self._strategy,
                 withdrawn=strategy.withdrawn,
                 handles=0 if probe is None else probe.handles,
-                engine=searcher.statistics().engine,
+                searcher=searcher.statistics(),
             )
 
     def _show(self, stage: str, done: int, of: int) -> None:

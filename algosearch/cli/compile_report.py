@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from algosearch.cli.report import changed_nothing
 from algosearch.cli.units import duration, size
 from algosearch.compiler.plan import Plan
 from algosearch.compiler.queries import QueryStatistics, Wait
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from algosearch.compiler import Model
     from algosearch.compiler.compile import Compiled
     from algosearch.compiler.queries import Queries
-    from algosearch.search.statistics import EngineStatistics
+    from algosearch.search.statistics import Statistics
 
 _LONGEST_WAITS: Final = 10
 _PROBLEMS_SHOWN: Final = 10
@@ -50,21 +51,31 @@ class CompileReport(msgspec.Struct, frozen=True, kw_only=True):
     """Spent waiting for answers about convolutions."""
     batch_norm_query_s: float
     listings: int
-    """How often a library was asked for its candidates."""
+    """Probes: how often a library was asked for its candidates."""
     handles: int
     """Made for one question each, by a strategy that does."""
     searched: int
     trials: int
     memory_hits: int
+    """Questions answered from memory, asked before or not."""
     store_hits: int
     withdrawn: int
     """Requests that a pass made needless before they were answered."""
     skipped: dict[str, int]
     """What of the model was not read, or takes part without memory, by kind and reason."""
+    dimensions: tuple[str, ...]
+    """What `--dim` may name."""
+    unused: tuple[str, ...]
+    """Options of reading that changed nothing."""
     waits: tuple[Wait, ...]
     """The longest."""
     statistics: tuple[QueryStatistics, ...]
     plan: Plan
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What whoever asked for this may have meant otherwise."""
+        return changed_nothing(self.unused, [(self.source, self.dimensions)])
 
 
 def compile_report(
@@ -75,10 +86,10 @@ def compile_report(
     strategy: str,
     withdrawn: int,
     handles: int,
-    engine: EngineStatistics,
+    searcher: Statistics,
 ) -> CompileReport:
     """Count."""
-    statistics = queries.statistics()
+    statistics, engine = queries.statistics(), searcher.engine
     return CompileReport(
         source=model.source,
         strategy=strategy,
@@ -97,10 +108,12 @@ def compile_report(
         handles=handles,
         searched=engine.searched,
         trials=engine.trials,
-        memory_hits=engine.memory_hits,
+        memory_hits=searcher.hits + engine.memory_hits,
         store_hits=engine.store_hits,
         withdrawn=withdrawn,
         skipped=dict(Counter(f"{each.kind}: {each.reason}" for each in model.skipped)),
+        dimensions=model.dimensions,
+        unused=model.ignored,
         waits=tuple(sorted(queries.waits, key=lambda wait: -wait.seconds)[:_LONGEST_WAITS]),
         statistics=statistics,
         plan=compiled.plan,
@@ -141,7 +154,7 @@ def _lines(report: CompileReport) -> list[str]:
     lines = [
         f"{report.queries} queries about {report.distinct} problems, {each_us:.2f} µs each",
         f"waited for convolutions {duration(report.conv_query_s)}, batch norms {duration(report.batch_norm_query_s)}",
-        f"{report.searched} searches, {report.trials} trials, {report.listings} listings, {report.handles} handles",
+        f"{report.searched} searches, {report.trials} trials, {report.listings} probes, {report.handles} handles",
         f"from memory {report.memory_hits}, from the store {report.store_hits}; withdrawn {report.withdrawn}",
         f"{len(plan.tasks)} tasks a device, {report.tasks} in all",
         f"arena {size(plan.arena_bytes)} a device, of at least {size(plan.lower_bound_bytes)}",

@@ -84,12 +84,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def warnings(self) -> tuple[str, ...]:
         """What whoever asked for this may have meant otherwise."""
-        named = "; ".join(f"{model.source} has {_listed(model.dimensions)}" for model in self.models)
-        return tuple(
-            f"{flag} changed nothing: "
-            + (named if flag.startswith("--dim") else "there is nothing in the model for it")
-            for flag in self.unused
-        )
+        return changed_nothing(self.unused, [(model.source, model.dimensions) for model in self.models])
 
     @property
     def empty(self) -> str | None:
@@ -168,6 +163,15 @@ def _not_kept(engine: EngineStatistics) -> tuple[str, ...]:
 def _unused(models: Sequence[Model]) -> tuple[str, ...]:
     """The options that every model ignored, in the order in which they were given."""
     return tuple(flag for flag in (models[0].ignored if models else ()) if all(flag in each.ignored for each in models))
+
+
+def changed_nothing(flags: Sequence[str], models: Sequence[tuple[str, Sequence[str]]]) -> tuple[str, ...]:
+    """A sentence for each option that changed nothing in any of the models, given by source and dimensions."""
+    named = "; ".join(f"{source} has {_listed(dimensions)}" for source, dimensions in models)
+    return tuple(
+        f"{flag} changed nothing: " + (named if flag.startswith("--dim") else "there is nothing in the model for it")
+        for flag in flags
+    )
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -163,13 +163,14 @@ class _Compilation:
     async def _reserves(self, graph: Graph) -> Graph:
         """Give every reserve its size."""
         sized = dict(graph.tensors)
-        for tensor in graph.tensors.values():
-            if tensor.deferred:
-                op = graph.producers[tensor.name].op
-                if not isinstance(op, BatchNormOp):
-                    raise InvalidGraph(graph.name, tensor.name, "only a batch norm has a reserve")
-                size = await self._strategy.reserve_bytes(op)
-                sized[tensor.name] = replace(tensor, shape=(size,), deferred=False)
+        deferred = [tensor for tensor in graph.tensors.values() if tensor.deferred]
+        for done, tensor in enumerate(deferred):
+            op = graph.producers[tensor.name].op
+            if not isinstance(op, BatchNormOp):
+                raise InvalidGraph(graph.name, tensor.name, "only a batch norm has a reserve")
+            self._show("reserve", done, len(deferred))
+            size = await self._strategy.reserve_bytes(op)
+            sized[tensor.name] = replace(tensor, shape=(size,), deferred=False)
         return Graph(name=graph.name, tensors=sized, nodes=graph.nodes, outputs=graph.outputs)
 
     async def _task_graph(self, graph: Graph) -> int:

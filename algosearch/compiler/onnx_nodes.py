@@ -9,6 +9,7 @@ describes it; it is listed and the rest is read) and `Contradiction` (the model 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final, NamedTuple, TypedDict, cast
 
 import onnx
@@ -19,21 +20,20 @@ from algosearch.errors import InvalidOp
 from algosearch.ops import AccumulateType, BatchNormOp, ConvOp, ElementType, Layout, Op, Phase, Shape
 
 READ_KINDS: Final = frozenset(("Conv", "ConvTranspose", "BatchNormalization"))
-OTHER_KINDS: Final = frozenset(
-    (
-        "QLinearConv",
-        "QLinearConvTranspose",
-        "ConvInteger",
-        "ConvTransposeWithDynamicPads",
-        "DeformConv",
-        "CausalConvWithState",
-        "FusedConv",
-        "NhwcConv",
-        "NhwcFusedConv",
-        "NhwcMaxPoolConv",
-    )
-)
-"""Relatives of a convolution, of any domain, that no op describes: reported, so that nobody wonders."""
+OTHER_KINDS: Final[Mapping[str, str]] = {
+    "QLinearConv": "a quantized convolution with scales and zero points",
+    "QLinearConvTranspose": "a quantized transposed convolution with scales and zero points",
+    "ConvInteger": "an integer convolution with zero points and an int32 result",
+    "ConvTransposeWithDynamicPads": "a transposed convolution whose padding is computed",
+    "DeformConv": "a convolution with offsets for each tap",
+    "CausalConvWithState": "a causal convolution that carries a state over",
+    "FusedConv": "a convolution fused with an activation",
+    "NhwcConv": "a convolution with its channels last",
+    "NhwcFusedConv": "a convolution with its channels last, fused with an activation",
+    "NhwcMaxPoolConv": "a max pool with its channels last",
+}
+"""Relatives of a convolution, of any domain, that no op describes, and what they are: reported, so that nobody
+wonders."""
 
 _ELEMENT_TYPES: Final[dict[int, ElementType]] = {
     onnx.TensorProto.FLOAT16: "float16",

@@ -250,8 +250,10 @@ class _Walk:
         """Why a node of another kind is not read, if somebody might expect that it is."""
         if self._has_kinds(callee(node)):
             return "a function with a convolution or batch norm inside, of another opset than the model's"
-        if node.op_type in OTHER_KINDS or node.op_type in READ_KINDS:
-            return f"no op describes this kind of domain {node.domain or 'ai.onnx'!r}"
+        if node.op_type in OTHER_KINDS:
+            return f"no op describes {OTHER_KINDS[node.op_type]}"
+        if node.op_type in READ_KINDS:
+            return f"not the standard's, but of domain {node.domain!r}: what it computes is not known"
         return None
 
     def _has_kinds(self, called: Callee) -> bool:

@@ -18,7 +18,9 @@ __all__ = ("Queries", "QueryStatistics", "Stage", "Wait")
 Stage = Literal["passes", "reserve", "task graph", "memory plan"]
 
 WORKED: Final = 0.1
-"""A cache worked where a later query takes, in the mean, less than this share of the first."""
+"""A cache worked where a later query takes, in the mean, at most this share of the first,"""
+AT_ONCE_US: Final = 5.0
+"""or no longer than this, where the first one was quick already: it was asked early, say, and answered meanwhile."""
 
 
 class Wait(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,7 +49,7 @@ class QueryStatistics(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def cached(self) -> bool | None:
         """Whether a cache worked; None if nothing was asked twice."""
-        return None if self.later_us is None else self.later_us < WORKED * self.first_us
+        return None if self.later_us is None else self.later_us <= max(WORKED * self.first_us, AT_ONCE_US)
 
 
 class _Asked:

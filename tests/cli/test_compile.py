@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from itertools import combinations
 from pathlib import Path
 
 import msgspec
@@ -14,6 +15,7 @@ from algosearch.compiler.read import read_graph
 from algosearch.compiler.strategies import STRATEGIES
 from algosearch.ops import canonical
 from tests.cli.helpers import invoke, run, started, the_object, tiny_op, write_ops
+from tests.compiler import onnx_graphs
 from tests.compiler.verifier import check_plan
 
 
@@ -77,6 +79,10 @@ def test_a_trace_has_passes_waits_and_flights(tmp_path: Path) -> None:
     assert {"choice", "workspace"} == {event["name"] for event in spans if event["cat"] == "wait"}
     assert {"racing", "committing"} <= {event["name"] for event in spans if event["cat"] == "flight"}
     assert all(event["dur"] >= 0 for event in spans)
+    for left, right in combinations(spans, 2):  # in the order of time: what is on one row follows or is inside
+        if (left["pid"], left["tid"]) == (right["pid"], right["tid"]):
+            end, after = left["ts"] + left["dur"], right["ts"] + right["dur"]
+            assert end <= right["ts"] or after <= end, (left, right)
 
 
 def test_what_does_not_fit_is_one_line_and_a_refusal(tmp_path: Path) -> None:
@@ -111,6 +117,83 @@ def test_what_cannot_be_done_is_said_in_one_line(args: list[str], said: str) -> 
     assert result.exit_code == 2
     assert said in result.stderr
     assert result.stdout == ""
+
+
+def test_a_miss_of_mode_cached_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ALGOSEARCH_MODE", "cached")
+    result = invoke("compile", "vit_b16", "--store", tmp_path / "store")
+    assert result.exit_code == 1
+    (line,) = [line for line in result.stderr.splitlines() if "error" in line]
+    assert line.startswith("error: mode cached cannot answer ")
+    assert "run `algosearch warm`" in line
+
+
+def test_a_problem_without_an_algorithm_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, _ = read_graph("vit_b16")
+    (op,) = {canonical(op) for op in graph.ops}
+    script = Script(problems=(ProblemScript(op=op, candidates=()),), generated=Generated())
+    monkeypatch.setattr(discover, "default_backends", lambda: (SimulatedBackend(script),))
+    args = ["--inference", "--single", "--channels-first", "--store", str(tmp_path / "store")]
+    result = invoke("compile", "vit_b16", *args)
+    assert result.exit_code == 1
+    (line,) = [line for line in result.stderr.splitlines() if "error" in line]
+    assert line.startswith("error: no algorithm for ")
+
+
+@pytest.mark.parametrize("option", ["--plan", "--trace"])
+@pytest.mark.parametrize("file", [".", "nowhere/file"])
+def test_a_file_that_cannot_be_written_is_said_before_anything_is_asked(option: str, file: str, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    result = invoke("compile", "vit_b16", "--store", store, option, tmp_path / file)
+    assert result.exit_code == 2
+    (line,) = result.stderr.splitlines()
+    assert line.startswith(f"error: {option} = ")
+    assert "cannot be written: " in line
+    assert not store.exists()
+
+
+def test_the_check_of_a_file_leaves_what_is_there(tmp_path: Path) -> None:
+    there, new = tmp_path / "there", tmp_path / "new"
+    there.write_text("kept")
+    result = invoke(
+        "compile", "vit_b16", "--memory", "1000", "--plan", there, "--trace", new, "--store", tmp_path / "s"
+    )
+    assert result.exit_code == 2
+    assert there.read_text() == "kept"
+    assert not new.exists()
+
+
+def test_a_write_that_fails_keeps_the_report(tmp_path: Path) -> None:
+    """/dev/full can be opened, and every write to it fails."""
+    result = invoke("compile", "vit_b16", "--store", tmp_path / "store", "--plan", "/dev/full", "--json")
+    assert result.exit_code == 74
+    assert "error: /dev/full cannot be written: " in result.stderr
+    assert the_object(result.stdout)["plan"]["tasks"]
+
+
+def test_a_dimension_that_changes_nothing_is_a_warning(tmp_path: Path) -> None:
+    args: list[str | Path] = ["compile", "vit_b16", "--store", tmp_path / "store", "--dim", "heigth=9", "--json"]
+    result = invoke(*args)
+    assert result.exit_code == 0
+    assert "warning: --dim heigth=9 changed nothing: vit_b16 has no dimension to set" in result.stderr
+    assert the_object(result.stdout)["unused"] == ["--dim heigth=9"]
+    path = onnx_graphs.write(tmp_path, onnx_graphs.conv_model(["N", 3, 8, 8], [4, 3, 1, 1]))
+    result = invoke("compile", path, "--store", tmp_path / "store", "--dim", "N=2", "--dim", "M=2")
+    assert result.exit_code == 0, result.stderr
+    (line,) = [line for line in result.stderr.splitlines() if line.startswith("warning: --dim")]
+    assert line == f"warning: --dim M=2 changed nothing: {path} has N, x.1, x.2, x.3"
+
+
+def test_what_each_device_asks_again_is_answered_from_memory(tmp_path: Path) -> None:
+    hits = []
+    for devices in ("1", "9"):
+        args = ["compile", "vit_b16", "--devices-per-node", devices, "--store", str(tmp_path / devices), "--json"]
+        first = invoke(*args)
+        report = the_object(first.stdout)
+        assert report["listings"] == report["searched"] == 2
+        assert " 2 probes, " in first.stderr
+        hits.append(report["memory_hits"])
+    assert hits[1] - hits[0] == 8 * 2
 
 
 def test_ops_without_a_graph_cannot_be_compiled(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from algosearch.compiler.graph import Graph, GraphBuilder
 from algosearch.compiler.handles import HandleProbe
 from algosearch.compiler.layers import Layers
 from algosearch.compiler.passes import Placement
-from algosearch.compiler.queries import Queries
+from algosearch.compiler.queries import Queries, QueryStatistics
 from algosearch.compiler.read import read_graph
 from algosearch.compiler.strategies import ASK_LIBRARY, STRATEGIES, AskAsync, Strategy, StrategyName, strategy_of
 from algosearch.errors import DoesNotFit, SearcherClosed
@@ -267,6 +267,17 @@ async def test_a_batch_norm_of_training_is_known_to_be_uncached_where_it_is() ->
             assert line.cached
 
 
+@pytest.mark.parametrize(
+    ("first_us", "later_us", "cached"),
+    [(1000.0, 100.0, True), (1000.0, 101.0, False), (6.0, 5.0, True), (6.0, 5.5, False), (6.0, None, None)],
+)
+def test_a_cache_worked_where_later_answers_are_quick_or_at_once(
+    first_us: float, later_us: float | None, cached: bool | None
+) -> None:
+    line = QueryStatistics(kind="conv", problem="p", queries=2, first_us=first_us, later_us=later_us)
+    assert line.cached is cached
+
+
 async def test_cancelled_at_every_await_a_compile_leaves_nothing_behind() -> None:
     async def scenario() -> None:
         async with compiling("async") as (_, strategy, queries, _):
@@ -296,7 +307,8 @@ async def test_progress_is_told_stage_by_stage() -> None:
         )
     stages = list(dict.fromkeys(stage for stage, _, _ in shown))
     assert stages[0] == "pass: read"
-    assert stages[-2:] == ["task graph", "memory plan"]
+    assert stages[-3:] == ["reserve", "task graph", "memory plan"]
+    assert [(done, of) for stage, done, of in shown if stage == "reserve"] == [(0, 2), (1, 2)]
     assert all(done < of for _, done, of in shown)
 
 
