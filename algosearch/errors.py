@@ -316,8 +316,7 @@ class InvalidGraph(ModelError):
 class DoesNotFit(AlgosearchError, ValueError):
     """No choice of algorithms makes a step fit into the memory that it was given.
 
-    `filling` is what fills the arena at the worst moment: first the task that it is, then names and bytes, the largest
-    first.
+    `filling`: of the worst moment, the task that it is, then what lives there, with its bytes, the largest first.
     """
 
     def __init__(self, graph: str, memory_bytes: int, needed_bytes: int, filling: Sequence[tuple[str, int]]) -> None:

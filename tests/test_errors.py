@@ -17,6 +17,7 @@ from algosearch.errors import (
     DeadlineExpired,
     DeviceUnavailable,
     DoesNotFit,
+    FoundAlone,
     InvalidCall,
     InvalidGraph,
     InvalidOp,
@@ -48,6 +49,10 @@ from algosearch.records import InvalidAlgorithm, InvalidEnvironment
 _FULL: Final = (
     "g does not fit into 1 bytes: with the least workspace it needs 3, most at conv1: x (2 bytes); "
     "give more memory or a smaller batch"
+)
+_ALONE: Final = (
+    "the answer for forward 1x1 was found alone, for the shared store cannot be reached, and strict mode gives none "
+    "that other ranks may not share; ask again when the store is back, or open without strict"
 )
 TEXTS: Final[list[tuple[AlgosearchError, str]]] = [
     (
@@ -120,6 +125,7 @@ TEXTS: Final[list[tuple[AlgosearchError, str]]] = [
         UnknownDimension("m.onnx", ["batch", "n"], ["--batch N", "--dim n=N"]),
         "m.onnx: unknown dimension batch, n; set it with --batch N --dim n=N",
     ),
+    (FoundAlone("forward 1x1"), _ALONE),
     (InvalidGraph("g", "conv1", "two nodes have this name"), "g, at conv1: two nodes have this name"),
     (
         DoesNotFit("g", 1, 3, [("conv1", 0), ("x", 2)]),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable
+from time import monotonic
 from typing import Any
 
 from algosearch.backends.simulated import CandidateScript, ProblemScript, Script, SimulatedBackend, TraceEvent
@@ -51,9 +52,14 @@ def script_of(op: Op, *candidates: CandidateScript, **more: Any) -> Script:
     return Script(problems=(ProblemScript(op=op, candidates=candidates),), **more)
 
 
+_PATIENCE_S = 20.0
+"""Far more than anything here takes; what a pulse of a store finds may be seconds late."""
+
+
 async def until(condition: Callable[[], Any]) -> None:
     """Until the background has done it."""
-    for _ in range(4000):
+    deadline = monotonic() + _PATIENCE_S
+    while monotonic() < deadline:
         outcome = condition()
         if await outcome if inspect.isawaitable(outcome) else outcome:
             return
