@@ -193,14 +193,14 @@ class Link:
             return str(run).encode(), before if isinstance(before, bytes) else mark
 
         async with self._probing:
-            was_up = self.up
             try:
                 identity = await self._guarded(self._client, who, self._address.timeout_s)
             except Hindrance:
                 self.up = False
                 return
-            before, self._identity = self._identity, identity
-            self.up, self.up_at = True, monotonic()
+            # Looked at only now: while this was on its way another call may have found that the server is away.
+            was_up, before = self.up, self._identity
+            self.up, self.up_at, self._identity = True, monotonic(), identity
         if before is not None and (not was_up or before != identity):
             if not was_up:
                 logger.info("store %s can be reached again", self._address.shown)
