@@ -2,8 +2,9 @@
 
 Every sample is a fresh process, ours and the peers' in turn. Ours begins when the searcher is open with an empty
 directory store and its worker process is up, and ends with the last committed answer. What loading cuDNN takes is
-added, for the worker has done that by then. A peer's is the sum of the first calls of the same problems. `whole_s` is
-from the start of the process, and has the start of the worker in it. The ledger is that of one search in threads.
+added, for the worker has done that by then. PyTorch's is the sum of the first calls of the same problems; XLA's what
+it takes to compile them in one program, with autotuning at level 4 and without. `whole_s` is from the start of the
+process, and has the start of the worker in it. The ledger is that of one search in threads.
 
     python bench/cold_search.py --json bench/results/cold_search.json
 """
@@ -27,12 +28,14 @@ from report import arguments, report
 import algosearch
 from algosearch.records import Environment
 
-PEERS = ("torch_benchmark", "torch_heuristic")
+PEERS = ("torch_benchmark", "torch_heuristic", "xla_4", "xla_0")
 LIMITS = {
     "resnet50_64_fp16_nhwc_ours_s": "≤ 1.2",
     "resnet50_64_fp32_nchw_ours_s": "≤ 1.3",
     "resnet50_64_fp16_nhwc_times_torch_benchmark": "≥ 8",
     "resnet50_64_fp32_nchw_times_torch_benchmark": "≥ 15",
+    "resnet50_64_fp16_nhwc_times_xla_4": "≥ 4",
+    "resnet50_64_fp32_nchw_times_xla_4": "≥ 4",
 }
 
 
@@ -148,6 +151,10 @@ def sample(who: str, network: str, case: str, batch: int) -> dict[str, Any]:
         return in_threads(network, case, batch)
     if who == "library":
         return {"library_s": library_s()}
+    if who.startswith("xla"):
+        from xla_convs import compile_s
+
+        return {"wall_s": compile_s(training_convs(network, case, batch), int(who.removeprefix("xla_")))}
     return torch_first_calls(network, case, batch, benchmark=who == "torch_benchmark")
 
 

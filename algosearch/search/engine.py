@@ -44,10 +44,11 @@ from algosearch.stores.base import Store
 
 logger = logging.getLogger("algosearch.engine")
 
-Message = Literal["submit", "withdraw", "list", "hush", "resume"]
+Message = Literal["submit", "withdraw", "list", "hush", "resume", "verify"]
+Subject = Inquiry | Hush | Verification
 
 
-_ANSWERED: Final[frozenset[Message]] = frozenset({"submit", "hush"})
+_ANSWERED: Final[frozenset[Message]] = frozenset({"submit", "hush", "verify"})
 """Messages whose sender waits for something."""
 
 
@@ -103,12 +104,14 @@ class Engine:
         """From the moment that it serves."""
         self._verifier: Verifier | None = None
         """While it serves."""
-        self._inbox: deque[tuple[Message, Inquiry | Hush]] = deque()
+        self._inbox: deque[tuple[Message, Subject]] = deque()
         self._inbox_lock = threading.Lock()
         self._woken = False
         self._serving = False
         """True once what is posted can be worked on."""
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._posted = asyncio.Event()
+        """Something lies in the inbox."""
         self._stop = asyncio.Event()
         self._asleep = False
         """True in a child until the first question, or until it is woken."""
@@ -162,13 +165,8 @@ class Engine:
         self._post("list", inquiry)
 
     def verify(self, verification: Verification) -> None:
-        """Take a verification; it will be decided or failed. Only once `ready` has happened."""
-        with self._inbox_lock:
-            refused = self._stopping or self._loop is None
-            if self._loop is not None and not refused:
-                self._loop.call_soon_threadsafe(self._begin, verification)  # before `_close` begins, which runs it
-        if refused:
-            verification.decided.fail(SearcherClosed())
+        """Take a verification; it will be decided or failed."""
+        self._post("verify", verification)
 
     def give_up(self, verification: Verification) -> None:
         """Nobody waits for a verification any more."""
@@ -227,7 +225,7 @@ class Engine:
             **claims.facts(),
         )
 
-    def _post(self, message: Message, subject: Inquiry | Hush) -> None:
+    def _post(self, message: Message, subject: Subject) -> None:
         with self._inbox_lock:
             refused = self._stopping
             if not refused:
@@ -240,7 +238,7 @@ class Engine:
         elif wake:
             assert self._loop is not None
             with contextlib.suppress(RuntimeError):  # ended in between: `_bury` has emptied the inbox
-                self._loop.call_soon_threadsafe(self._drain)
+                self._loop.call_soon_threadsafe(self._posted.set)
         elif message in _ANSWERED and self._asleep:
             self.wake()
 
@@ -270,12 +268,21 @@ class Engine:
                 if self._stopping:
                     self._stop.set()
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._open, tasks)
+                tasks.start_soon(self._work, tasks)
                 await self._stop.wait()
                 tasks.cancel_scope.cancel()
         finally:
             with anyio.CancelScope(shield=True):
                 await self._close()
+
+    async def _work(self, tasks: TaskGroup) -> None:
+        await self._open(tasks)
+        # In a task: what is begun here starts others, which anyio allows a mere callback only where nobody has
+        # installed sniffio.
+        while True:
+            self._posted.clear()
+            self._drain()
+            await self._posted.wait()
 
     async def _open(self, tasks: TaskGroup) -> None:
         self._tasks = tasks
@@ -289,7 +296,6 @@ class Engine:
         with self._inbox_lock:
             self._serving = True
         self.ready.set(tuple(device for _, device in self.lineup.devices))
-        self._drain()
 
     def _sort_devices(self, tasks: TaskGroup) -> None:
         kinds: dict[tuple[int, str], list[tuple[Backend, Device]]] = {}
@@ -323,26 +329,30 @@ class Engine:
             self._inbox.clear()
             self._woken = False
         assert self._tower is not None
+        assert self._verifier is not None
         assert self._tasks is not None
         submitted: dict[Pool, list[Inquiry]] = {}
-        for message, inquiry in messages:
-            if isinstance(inquiry, Hush):
+        for message, subject in messages:
+            if isinstance(subject, Hush):
                 if message == "hush":
-                    self._stillness.begin(inquiry, self._tasks)
+                    self._stillness.begin(subject, self._tasks)
                 else:
-                    self._stillness.end(inquiry)
+                    self._stillness.end(subject)
+                continue
+            if isinstance(subject, Verification):
+                self._verifier.begin(subject)
                 continue
             try:
-                pool = self._pool_of(inquiry.question.device)
+                pool = self._pool_of(subject.question.device)
             except AlgosearchError as error:
-                inquiry.fail(error)
+                subject.fail(error)
                 continue
             if message == "submit":
-                submitted.setdefault(pool, []).append(inquiry)
+                submitted.setdefault(pool, []).append(subject)
             elif message == "withdraw":
-                self._tower.withdraw(pool, inquiry)
+                self._tower.withdraw(pool, subject)
             else:
-                self._tower.list_now(pool, inquiry)
+                self._tower.list_now(pool, subject)
         for pool, inquiries in submitted.items():
             try:
                 self._tower.admit(pool, inquiries)
@@ -359,12 +369,6 @@ class Engine:
         self._tower.revised(after)
         changed = sum(table.revise(after) for table in tuple(self._tables))
         self._tower.counts.note_agreement(pairs, changed)
-
-    def _begin(self, verification: Verification) -> None:
-        if self._verifier is None:
-            verification.decided.fail(SearcherClosed())
-        else:
-            self._verifier.begin(verification)
 
     async def _close(self) -> None:
         self._verifier = None

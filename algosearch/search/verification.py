@@ -126,6 +126,10 @@ class Verification:
         if self.scope is not None:
             self.scope.cancel()
 
+    def fail(self, error: AlgosearchError) -> None:
+        """It cannot be decided."""
+        self.decided.fail(error)
+
     def verdict(self, finding: Finding, reason: str = "", *, choice: Choice | None = None) -> Verdict:
         """One about this record."""
         return Verdict(
