@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from math import prod
 from typing import Final
 
 from algosearch.backends.cudnn import notes
@@ -17,14 +18,24 @@ BACKEND: Final = "cudnn"
 GRAPH: Final = "graph"
 LEGACY: Final = "legacy"
 
-_PLAIN_WIDTH: Final = 6
-"""On plain ops the best of these is within 0.5 % of the best of all."""
-_NEAR_WIDTH: Final = 12
-"""The same of nearly plain ops, whose best stands at place 7 in the worst case seen."""
+_PLAIN_WIDTH: Final = 4
+"""The best of these is within 0.6 % of the best of all, in sum over ResNet-50 in float16 (6 of them: 0.35 %), and 0.02 %
+in float32; MobileNet's within 0.06 %. A race looks at more where the second half of them is worth it."""
+_STEM_WIDTH: Final = 12
+"""The same of stems, whose best stands at place 7 in the worst case seen."""
 _FEW: Final = 6
-"""FALLBACK is asked where INSTANT has fewer, of ops that are plain or nearly so. Of ResNet-50's first convolution its
-engines, and others that use no tensor cores, are 4 to 340 times slower than the best: one run of each is a tenth of a
-second."""
+"""FALLBACK is asked where INSTANT has fewer, of plain ops and stems. Of ResNet-50's first convolution its engines, and
+others that use no tensor cores, are 4 to 340 times slower than the best: one run of each is a tenth of a second."""
+_LATE: Final = 8
+"""Of other ops an engine that INSTANT or B lists behind so many and that is compiled at run time, a third of a second
+for each choice of its knobs, was 3 to 15 times slower than the best in each of 92 cases."""
+_USUAL_CHANNELS: Final = 32
+_USUAL_TAPS: Final = 3
+_STEM_TAPS: Final = 7
+_USUAL_SIDE: Final = 512
+_USUAL_POINTS: Final = 2048
+"""Of the output, in all images: with fewer, engines that split the sum between blocks win, which INSTANT lists late or
+not at all: by up to half."""
 _ORDER: Final[tuple[Mode, ...]] = ("instant", "fallback", "b")
 """INSTANT lists what A does, at a third of the cost: the same list in each of 68 ops of ResNet-50 (9.19, 9.28) and 57
 others of all kinds (9.28), so that A is not asked. FALLBACK's engines are slow but go everywhere. B adds up to twenty
@@ -40,22 +51,25 @@ def listing(graph: OperationGraph, op: ConvOp, width: int | None) -> Listing:
     Raises:
         CudnnError: the heuristics cannot be asked.
     """
-    plain, near = is_plain(op), is_nearly_plain(op)
-    enough = max(width or 0, _PLAIN_WIDTH if plain else _FEW if near else 1)
+    plain, stem = is_plain(op), is_stem(op)
+    usual = plain or stem
+    enough = max(width or 0, _PLAIN_WIDTH if plain else _FEW)
     configs: dict[tuple[int, Knobs], EngineConfig] = {}
     held: list[EngineConfig] = []  # these come last
     complete = True
     for mode in _ORDER:
-        if width is not None and len(configs) + len(held) >= enough and (near or mode == "b"):
+        if usual and width is not None and len(configs) + len(held) >= enough:
             complete = False
             break
         for config in graph.heuristics(mode, enough if plain and width is not None else None):
             if not notes.UNUSABLE.isdisjoint(config.notes):
                 continue
-            if near and _can_wait(config, len(configs)):
+            waits = _waits_in_a_stem if stem else _waits
+            if not plain and waits(config, len(configs), mode):
                 held.append(config)
             else:
                 configs.setdefault((config.engine, config.knobs), config)
+    first = len(configs)
     for config in held if complete else ():
         configs.setdefault((config.engine, config.knobs), config)
 
@@ -70,7 +84,7 @@ def listing(graph: OperationGraph, op: ConvOp, width: int | None) -> Listing:
             for rank, config in enumerate(configs.values())
         ),
         complete=complete,
-        look_at=_PLAIN_WIDTH if plain else _NEAR_WIDTH if near else None,
+        look_at=_PLAIN_WIDTH if plain else _STEM_WIDTH if stem else max(1, first),
         steady=True,
     )
 
@@ -117,21 +131,46 @@ def norm_listing(
 
 
 def is_plain(op: ConvOp) -> bool:
-    """Whether the library's order can be trusted to have a good one among the first ten: what networks are mostly
-    made of, and what its heuristics were made for."""
-    return is_nearly_plain(op) and op.filter_shape[0] % 8 == 0 and op.filter_shape[1] % 8 == 0
+    """Whether the library's order can be trusted to have a good one among the first: what networks are mostly made of,
+    and what its heuristics were made for. Of all others everything that it has is looked at: its first six were up to
+    60 % slower there than the best, which mode B or FALLBACK listed."""
+    return (
+        _is_usual(op)
+        and max(op.filter_shape[2:]) <= _USUAL_TAPS
+        and all(channels >= _USUAL_CHANNELS and channels % 8 == 0 for channels in op.filter_shape[:2])
+    )
 
 
-def _can_wait(config: EngineConfig, before: int) -> bool:
-    """Whether to list this one of a nearly plain op last, if so many come before it: it takes up to a second to be
-    compiled, or an eternity to run."""
+def is_stem(op: ConvOp) -> bool:
+    """Whether it is like the first convolution of most networks for images of three colours: then mode INSTANT has a
+    good one somewhere, and what FALLBACK has and what is compiled at run time is not."""
+    filters, channels, *taps = op.filter_shape
+    return _is_usual(op) and max(taps) <= _STEM_TAPS and channels == 3 and filters >= _USUAL_CHANNELS
+
+
+def _is_usual(op: ConvOp) -> bool:
+    images, points = op.output_shape[0], op.output_shape[2:]
+    return (
+        op.spatial_dimensions == 2
+        and op.input_type != "int8"
+        and op.groups == 1
+        and set(op.dilation) == {1}
+        and op.padding_low == op.padding_high
+        and len(set(op.filter_shape[2:])) == 1
+        and images * prod(points) >= _USUAL_POINTS
+        and max(points) <= _USUAL_SIDE
+    )
+
+
+def _waits_in_a_stem(config: EngineConfig, before: int, mode: Mode) -> bool:
+    """Whether to list this one of a stem last, if so many come before it: it takes up to a second to be compiled, or an
+    eternity to run."""
     return (before > 0 and "runtime_compiled" in config.notes) or (before >= _FEW and "tensor_core" not in config.notes)
 
 
-def is_nearly_plain(op: ConvOp) -> bool:
-    """Whether it is plain but for its numbers of channels, like the first convolution of most networks: then mode
-    INSTANT has a good one somewhere, and what FALLBACK has and what is compiled at run time is not."""
-    return op.spatial_dimensions == 2 and op.input_type != "int8" and op.groups == 1 and set(op.dilation) == {1}
+def _waits(config: EngineConfig, before: int, mode: Mode) -> bool:
+    """The same of what is neither plain nor a stem. What FALLBACK has of that kind wins in small and dilated ones."""
+    return before >= _LATE and mode != "fallback" and "runtime_compiled" in config.notes
 
 
 def algorithm_of(engine: int, knobs: Knobs) -> Algorithm:

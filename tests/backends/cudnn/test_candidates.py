@@ -14,8 +14,8 @@ from algosearch.ops import ConvOp, canonical
 from algosearch.records import InvalidAlgorithm
 from tests.backends.cudnn.fake import FakeCudnn
 
-PLAIN = ConvOp(input_shape=(1, 8, 8, 8), filter_shape=(8, 8, 3, 3))
-NEAR = ConvOp(input_shape=(1, 3, 8, 8), filter_shape=(8, 3, 3, 3))
+PLAIN = ConvOp(input_shape=(2, 32, 40, 40), filter_shape=(32, 32, 3, 3))
+STEM = ConvOp(input_shape=(2, 3, 40, 40), filter_shape=(32, 3, 7, 7))
 OTHER = ConvOp(input_shape=(1, 8, 8, 8), filter_shape=(8, 1, 3, 3), groups=8)
 INT8 = ConvOp(
     input_shape=(1, 8, 8, 8),
@@ -64,18 +64,17 @@ ALL = [*range(18), 21, 20, 19, 18]
 @pytest.mark.parametrize(
     ("op", "width", "engines", "complete"),
     [
-        (PLAIN, 1, ALL[:6], False),
+        (PLAIN, 1, ALL[:4], False),
         (PLAIN, 10, ALL[:10], False),
         (PLAIN, 12, ALL[:12], False),
         (PLAIN, 15, ALL[:15], False),
         (PLAIN, 16, ALL[:18], False),
         (PLAIN, 19, ALL, True),
         (PLAIN, None, ALL, True),
-        (NEAR, 1, ALL[:15], False),
-        (NEAR, 16, ALL[:18], False),
-        (NEAR, None, ALL, True),
-        (OTHER, 1, ALL[:18], False),
-        (OTHER, 19, ALL, True),
+        (STEM, 1, ALL[:15], False),
+        (STEM, 16, ALL[:18], False),
+        (STEM, None, ALL, True),
+        (OTHER, 1, ALL, True),
         (OTHER, None, ALL, True),
     ],
 )
@@ -87,7 +86,7 @@ def test_how_many(
     assert [candidate.rank for candidate in found.candidates] == list(range(len(engines)))
     assert [candidate.workspace_bytes for candidate in found.candidates] == engines
     assert found.complete == complete
-    assert found.look_at == {PLAIN: 6, NEAR: 12}.get(op)
+    assert found.look_at == {PLAIN: 4, STEM: 12, OTHER: len(ALL)}[op]
 
 
 def test_a_plain_op_asks_for_no_more_than_it_needs(many: FakeCudnn, graph_of: Graphs) -> None:
@@ -97,7 +96,7 @@ def test_a_plain_op_asks_for_no_more_than_it_needs(many: FakeCudnn, graph_of: Gr
     told = many.journal()
     before = many.live()
     listing(graph, PLAIN, 1)
-    assert many.live() - before == 2 * 6  # each with its engine
+    assert many.live() - before == 2 * 4  # each with its engine
     assert [line for line in told if line.startswith("set 4 200")] == ["set 4 200 8 1: 0"]
 
 
@@ -123,11 +122,17 @@ def test_engines_that_want_another_order_of_the_filter_are_left_out(fake: FakeCu
     ("change", "plain"),
     [
         ({}, True),
-        ({"input_shape": (1, 12, 8, 8), "filter_shape": (8, 12, 3, 3)}, False),
-        ({"filter_shape": (12, 8, 3, 3)}, False),
-        ({"filter_shape": (8, 4, 3, 3), "groups": 2}, False),
+        ({"input_shape": (2, 36, 40, 40), "filter_shape": (32, 36, 3, 3)}, False),
+        ({"input_shape": (2, 24, 40, 40), "filter_shape": (32, 24, 3, 3)}, False),
+        ({"filter_shape": (36, 32, 3, 3)}, False),
+        ({"filter_shape": (32, 16, 3, 3), "groups": 2}, False),
+        ({"filter_shape": (32, 32, 1, 3)}, False),
+        ({"filter_shape": (32, 32, 5, 5)}, False),
         ({"dilation": (1, 2)}, False),
-        ({"input_shape": (1, 8, 8, 8, 8), "filter_shape": (8, 8, 3, 3, 3)}, False),
+        ({"padding_low": (0, 0), "padding_high": (1, 1)}, False),
+        ({"input_shape": (1, 32, 40, 40)}, False),
+        ({"input_shape": (1, 32, 600, 40)}, False),
+        ({"input_shape": (1, 32, 40, 40, 40), "filter_shape": (32, 32, 3, 3, 3)}, False),
     ],
 )
 def test_which_ops_are_plain(change: dict[str, object], plain: bool) -> None:
@@ -168,23 +173,36 @@ def test_other_names_are_refused(name: str) -> None:
         engine_of(name)
 
 
-def test_what_cannot_win_is_listed_last(fake: FakeCudnn, graph_of: Graphs) -> None:
-    """Of a nearly plain op: what is compiled, behind anything else; and behind six others what has no tensor cores."""
+@pytest.fixture
+def mixed(fake: FakeCudnn) -> FakeCudnn:
+    """12 in INSTANT, of which 0, 3 and 10 are compiled at run time, 1 and 7 have no tensor cores; 12 in FALLBACK and 13
+    in B are compiled, too."""
     fake.forget_engines()
-    for engine in range(9):
+    for engine in range(14):
         fake.engine(
             engine,
             numerical=[] if engine in (1, 7) else [NumericalNote.TENSOR_CORE],
-            behavior=[BehaviorNote.RUNTIME_COMPILATION] if engine in (0, 3) else [],
+            behavior=[BehaviorNote.RUNTIME_COMPILATION] if engine in (0, 3, 10, 12, 13) else [],
         )
-        fake.config(engine)
+        modes = {12: HeuristicMode.FALLBACK, 13: HeuristicMode.B}
+        fake.config(engine, mode=modes.get(engine, HeuristicMode.INSTANT))
+    return fake
 
-    def engines(op: ConvOp, width: int | None) -> list[int]:
-        return [engine_of(each.algorithm)[0] for each in listing(graph_of(op), op, width).candidates]
 
-    assert engines(NEAR, 1) == [0, 1, 2, 4, 5, 6, 8]
-    assert engines(NEAR, None) == [0, 1, 2, 4, 5, 6, 8, 3, 7]
-    assert engines(OTHER, 1) == list(range(9))
+def test_what_cannot_win_in_a_stem_is_listed_last(mixed: FakeCudnn, graph_of: Graphs) -> None:
+    """What is compiled, behind anything else; and behind six others what has no tensor cores."""
+    few = [engine_of(each.algorithm)[0] for each in listing(graph_of(STEM), STEM, 1).candidates]
+    everything = [engine_of(each.algorithm)[0] for each in listing(graph_of(STEM), STEM, None).candidates]
+    assert few == [0, 1, 2, 4, 5, 6, 8, 9, 11]
+    assert everything == [*few, 3, 7, 10, 12, 13]
+
+
+def test_of_other_ops_everything_is_looked_at_but_what_is_compiled_and_listed_late(
+    mixed: FakeCudnn, graph_of: Graphs
+) -> None:
+    found = listing(graph_of(OTHER), OTHER, 1)
+    assert [engine_of(each.algorithm)[0] for each in found.candidates] == [*range(10), 11, 12, 10, 13]
+    assert (found.complete, found.look_at) == (True, 12)
 
 
 def test_its_times_are_steady(many: FakeCudnn, graph_of: Graphs) -> None:
