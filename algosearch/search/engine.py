@@ -46,8 +46,6 @@ logger = logging.getLogger("algosearch.engine")
 
 Message = Literal["submit", "withdraw", "list", "hush", "resume", "verify"]
 Subject = Inquiry | Hush | Verification
-
-
 _ANSWERED: Final[frozenset[Message]] = frozenset({"submit", "hush", "verify"})
 """Messages whose sender waits for something."""
 
@@ -111,7 +109,6 @@ class Engine:
         """True once what is posted can be worked on."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._posted = asyncio.Event()
-        """Something lies in the inbox."""
         self._stop = asyncio.Event()
         self._asleep = False
         """True in a child until the first question, or until it is woken."""
