@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
+from itertools import islice
 from typing import Final
+
+from msgspec.structs import replace
 
 from algosearch.backends.cudnn import notes
 from algosearch.backends.cudnn.graph import EngineConfig, Knobs, Mode, OperationGraph
 from algosearch.backends.cudnn.legacy_norm import MODES, LegacyNorm
 from algosearch.backends.cudnn.legacy_norm import Mode as LegacyMode
 from algosearch.backends.cudnn.norm_graph import NormGraph
+from algosearch.backends.cudnn.padding import Padding
 from algosearch.ops import ConvOp
 from algosearch.records import Algorithm, Candidate, InvalidAlgorithm, Listing
+from algosearch.records.trial import RUNTIME_COMPILED
 
 BACKEND: Final = "cudnn"
 GRAPH: Final = "graph"
@@ -30,12 +36,23 @@ _ORDER: Final[tuple[Mode, ...]] = ("instant", "fallback", "b")
 others of all kinds (9.28), so that A is not asked. FALLBACK's engines are slow but go everywhere. B adds up to twenty
 knob choices for engines that INSTANT has named."""
 
+_PADDED: Final = 3
+"""Of an op that is padded, so many of what the padded one has."""
+_PADDED_ASKED: Final = 8
+_NOT_PADDED: Final = notes.UNUSABLE | {RUNTIME_COMPILED}
+_PAD: Final = "pad"
+"""The knob that says to which multiple channels are padded: no word of the library's, whose knobs are numbers."""
+
 _NORM_GRAPHS: Final = 2
 """Of the graph API's batch norm, for tensors in channels-last order: they differ by a tenth among themselves."""
 
 
-def listing(graph: OperationGraph, op: ConvOp, width: int | None) -> Listing:
+def listing(graph: OperationGraph, op: ConvOp, width: int | None, *, padded: Sequence[Candidate] = ()) -> Listing:
     """The candidates of a convolution: at least `width`, all if None. A wider list begins with the narrower.
+
+    Args:
+        padded: those that compute it with more channels (`padded_candidates`). They stand behind the first few that the
+            library lists, so that they are always looked at, and the library's own first answer is the first.
 
     Raises:
         CudnnError: the heuristics cannot be asked.
@@ -45,6 +62,7 @@ def listing(graph: OperationGraph, op: ConvOp, width: int | None) -> Listing:
     configs: dict[tuple[int, Knobs], EngineConfig] = {}
     held: list[EngineConfig] = []  # these come last
     complete = True
+    place: int | None = None  # of those that are padded: the same, however many are asked for
     for mode in _ORDER:
         if width is not None and len(configs) + len(held) >= enough and (near or mode == "b"):
             complete = False
@@ -56,23 +74,46 @@ def listing(graph: OperationGraph, op: ConvOp, width: int | None) -> Listing:
                 held.append(config)
             else:
                 configs.setdefault((config.engine, config.knobs), config)
+        if place is None and configs:
+            place = min(_FEW, len(configs))
     for config in held if complete else ():
         configs.setdefault((config.engine, config.knobs), config)
 
+    described = [(_name_of(each.engine, each.knobs), each.workspace_bytes, each.notes) for each in configs.values()]
+    place = place or 0
+    described[place:place] = [(each.algorithm, each.workspace_bytes, each.notes) for each in padded]
     return Listing(
         candidates=tuple(
-            Candidate(
-                algorithm=_name_of(config.engine, config.knobs),
-                rank=rank,
-                workspace_bytes=config.workspace_bytes,
-                notes=config.notes,
-            )
-            for rank, config in enumerate(configs.values())
+            Candidate(algorithm=name, rank=rank, workspace_bytes=workspace_bytes, notes=words)
+            for rank, (name, workspace_bytes, words) in enumerate(described)
         ),
         complete=complete,
-        look_at=_PLAIN_WIDTH if plain else _NEAR_WIDTH if near else None,
+        look_at=_PLAIN_WIDTH if plain else _NEAR_WIDTH + len(padded) if near else None,
         steady=True,
     )
+
+
+def padded_candidates(graph: OperationGraph, padding: Padding) -> list[Candidate]:
+    """The few best-listed of a padded op, as candidates of the op. Only what uses tensor cores, for whose sake it is
+    padded, and is not compiled at run time. Their ranks are those among themselves.
+
+    Raises:
+        CudnnError: the heuristics cannot be asked.
+    """
+    usable = (
+        config
+        for config in graph.heuristics("instant", _PADDED_ASKED)
+        if notes.TENSOR_CORE in config.notes and _NOT_PADDED.isdisjoint(config.notes)
+    )
+    return [
+        Candidate(
+            algorithm=padded_name(_name_of(config.engine, config.knobs), padding.multiple),
+            rank=rank,
+            workspace_bytes=padding.scratch_bytes + config.workspace_bytes,
+            notes=config.notes,
+        )
+        for rank, config in enumerate(islice(usable, _PADDED))
+    ]
 
 
 def norm_listing(
@@ -125,7 +166,7 @@ def is_plain(op: ConvOp) -> bool:
 def _can_wait(config: EngineConfig, before: int) -> bool:
     """Whether to list this one of a nearly plain op last, if so many come before it: it takes up to a second to be
     compiled, or an eternity to run."""
-    return (before > 0 and "runtime_compiled" in config.notes) or (before >= _FEW and "tensor_core" not in config.notes)
+    return (before > 0 and RUNTIME_COMPILED in config.notes) or (before >= _FEW and "tensor_core" not in config.notes)
 
 
 def is_nearly_plain(op: ConvOp) -> bool:
@@ -160,6 +201,26 @@ def engine_of(algorithm: str) -> tuple[int, Knobs]:
     if (parsed.backend, parsed.source, parsed.math) != (BACKEND, GRAPH, "") or not all(map(_is_number, numbers)):
         raise InvalidAlgorithm("name", algorithm, f"must look like {BACKEND}/{GRAPH}:63?2=1")
     return int(parsed.engine), tuple(sorted((int(name), value) for name, value in parsed.knobs))
+
+
+def padded_name(algorithm: str, multiple: int) -> str:
+    """The name of an algorithm of a padded op, as one of the op itself: `cudnn/graph:63?2=1&pad=8`."""
+    parsed = Algorithm.parse(algorithm)
+    return str(replace(parsed, knobs=(*parsed.knobs, (_PAD, multiple))))
+
+
+def without_padding(algorithm: str) -> tuple[str, int | None]:
+    """The algorithm of the padded op, and the multiple that its channels are padded to, for a name of `padded_name`;
+    the name itself and None for any other.
+
+    Raises:
+        InvalidAlgorithm: it is no algorithm's name at all.
+    """
+    parsed = Algorithm.parse(algorithm)
+    multiple = dict(parsed.knobs).get(_PAD)
+    if multiple is None:
+        return algorithm, None
+    return str(replace(parsed, knobs=tuple(each for each in parsed.knobs if each[0] != _PAD))), multiple
 
 
 def legacy_algorithm(mode: LegacyMode) -> Algorithm:

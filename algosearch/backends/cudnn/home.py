@@ -4,19 +4,22 @@ back as it was, some memory, and what is known of streams and addresses. `CupyHo
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from ctypes import c_void_p
 from typing import Any, Protocol
 
 from algosearch.backends.arrays import HOST
-from algosearch.backends.cudnn.gpu import Block, CudaFault, OutOfDeviceMemory
+from algosearch.backends.cudnn.driver import NO_CONTEXT, CudaDevice, Driver
+from algosearch.backends.cudnn.gpu import Block, CopiesRows, CudaFault, OutOfDeviceMemory, RowCopy
+from algosearch.backends.cudnn.row_kernels import PTX, RowKernels
 
 _NO_MEMORY = 2  # cudaErrorMemoryAllocation
 _ON_DEVICE = 3  # cudaMemcpyDeviceToDevice
 _IN_DEVICE_MEMORY = (2, 3)  # cudaMemoryTypeDevice, cudaMemoryTypeManaged
 
 
-class Home(Protocol):
+class Home(CopiesRows, Protocol):
     """One device."""
 
     ordinal: int
@@ -62,15 +65,19 @@ class CupyHome:
         CudaFault: the device cannot be used.
     """
 
-    def __init__(self, ordinal: int) -> None:
+    def __init__(self, driver: Driver, device: CudaDevice) -> None:
         import cupy
 
-        self.ordinal = ordinal
+        self.ordinal = device.ordinal
+        self._multiprocessors = device.multiprocessors
+        self._driver = driver
         self._cupy: Any = cupy.cuda
         self._runtime: Any = cupy.cuda.runtime
-        self._device: Any = cupy.cuda.Device(ordinal)
+        self._device: Any = cupy.cuda.Device(device.ordinal)
+        self._rows: RowKernels | None = None
         with self.current(), self._translated("making a context"):
             self._runtime.free(0)
+            self._context = driver.context()
 
     def __repr__(self) -> str:
         return f"<CupyHome {self.ordinal}>"
@@ -109,6 +116,33 @@ class CupyHome:
         """As `Home` says."""
         with self._translated("cudaMemcpyAsync"):
             self._runtime.memcpyAsync(target, source, size_bytes, _ON_DEVICE, stream)
+
+    def prepare_rows(self) -> None:
+        """As `CopiesRows` says: of searches, few pick what copies."""
+        if self._rows is None:
+            with self.current(), self._translated("cuModuleLoadData"):
+                self._runtime.free(0)  # gives the thread a context
+                module = self._cupy.function.Module()
+                module.load(PTX.read_bytes())
+                self._rows = RowKernels(self._driver, module, self._multiprocessors)
+
+    def row_copier(self, copies: Sequence[RowCopy], stream: c_void_p) -> Callable[[], None]:
+        """As `CopiesRows` says. In any thread: one in which nothing of CUDA's runtime was called yet has no context,
+        without which the driver queues nothing."""
+        assert self._rows is not None, "prepare_rows comes first"
+        with self._translated("cuModuleGetFunction"):
+            queue = self._rows.copier(copies, stream)
+
+        def launch() -> None:
+            try:
+                queue()
+            except CudaFault as fault:
+                if fault.status != NO_CONTEXT:
+                    raise
+                self._driver.make_current(self._context)
+                queue()
+
+        return launch
 
     @contextmanager
     def _translated(self, call: str) -> Iterator[None]:
