@@ -106,14 +106,26 @@ def padded_candidates(graph: OperationGraph, padding: Padding) -> list[Candidate
         if notes.TENSOR_CORE in config.notes and _NOT_PADDED.isdisjoint(config.notes)
     )
     return [
-        Candidate(
-            algorithm=padded_name(_name_of(config.engine, config.knobs), padding.multiple),
-            rank=rank,
-            workspace_bytes=padding.scratch_bytes + config.workspace_bytes,
-            notes=config.notes,
+        padded_candidate(
+            Candidate(
+                algorithm=_name_of(config.engine, config.knobs),
+                rank=rank,
+                workspace_bytes=config.workspace_bytes,
+                notes=config.notes,
+            ),
+            padding,
         )
         for rank, config in enumerate(islice(usable, _PADDED))
     ]
+
+
+def padded_candidate(candidate: Candidate, padding: Padding) -> Candidate:
+    """A candidate of the padded op as one of the op itself. Its copies are in its workspace."""
+    return replace(
+        candidate,
+        algorithm=padded_name(candidate.algorithm, padding.multiple),
+        workspace_bytes=padding.scratch_bytes + candidate.workspace_bytes,
+    )
 
 
 def norm_listing(
