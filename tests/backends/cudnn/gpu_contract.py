@@ -83,7 +83,7 @@ class GpuContract(ABC):
             ("u4", 900, 13, 1_000, 16),
         ],
     )
-    def test_rows_are_copied_into_wider_ones_and_back(
+    def test_rows_are_padded_and_cut_again(
         self, gpu: Gpu, dtype: str, rows: int, width: int, padded_rows: int, padded_width: int
     ) -> None:
         """Two at once, the other one being of another size."""

@@ -11,6 +11,9 @@ from algosearch.backends.cudnn.candidates import is_plain, padded_name, without_
 from algosearch.backends.cudnn.convolution import convolution_tensors
 from algosearch.backends.cudnn.gpu import CHUNK_BYTES
 from algosearch.backends.cudnn.padding import ALIGNMENT_BYTES, padded_to, worthwhile
+from algosearch.compiler import ReadOptions
+from algosearch.compiler.training import expand
+from algosearch.compiler.workloads import build_workload
 from algosearch.ops import ConvOp, canonical
 from algosearch.ops.conv import DIRECTIONS
 from algosearch.records import InvalidAlgorithm
@@ -143,6 +146,15 @@ def test_where_it_may_win(change: dict[str, Any], worth: bool) -> None:
     assert (padding is not None) == worth
     assert padding is None or padding.multiple == (4 if op.input_type == "float32" else 8)
     assert not (worth and is_plain(op)), "of plain ops no more is asked than is needed"
+
+
+@pytest.mark.parametrize("batch", [1, 64])
+def test_the_search_of_resnet_50_is_no_longer_for_it(batch: int) -> None:
+    options = ReadOptions(batch=batch, data_type="float16", layout="channels_last")
+    nodes = expand(build_workload("resnet50", options).nodes)
+    ops = {canonical(node.op) for node in nodes if isinstance(node.op, ConvOp)}
+    assert len(ops) > 20
+    assert not any(map(worthwhile, ops))
 
 
 def test_names_tell_the_padding() -> None:
