@@ -84,7 +84,8 @@ class CopiesRows(Protocol):
     """A device that copies rows, in whichever process."""
 
     def prepare_rows(self) -> None:
-        """Load what copying rows takes; in any thread, and before anything is captured. Harmless if done twice.
+        """Load what copying rows takes, before anything is captured; in any thread, the device being current. Harmless
+        if done twice.
 
         Raises:
             CudaFault: it cannot be loaded.

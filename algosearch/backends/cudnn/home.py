@@ -18,6 +18,10 @@ _NO_MEMORY = 2  # cudaErrorMemoryAllocation
 _ON_DEVICE = 3  # cudaMemcpyDeviceToDevice
 _IN_DEVICE_MEMORY = (2, 3)  # cudaMemoryTypeDevice, cudaMemoryTypeManaged
 
+_row_kernels: dict[int, RowKernels] = {}
+"""By device, loaded when the first plan is built that copies, and kept: to unload them could wait for the device, in
+whatever thread collects garbage, and a CUDA graph may still need them."""
+
 
 class Home(CopiesRows, Protocol):
     """One device."""
@@ -74,7 +78,6 @@ class CupyHome:
         self._cupy: Any = cupy.cuda
         self._runtime: Any = cupy.cuda.runtime
         self._device: Any = cupy.cuda.Device(device.ordinal)
-        self._rows: RowKernels | None = None
         with self.current(), self._translated("making a context"):
             self._runtime.free(0)
             self._context = driver.context()
@@ -118,20 +121,19 @@ class CupyHome:
             self._runtime.memcpyAsync(target, source, size_bytes, _ON_DEVICE, stream)
 
     def prepare_rows(self) -> None:
-        """As `CopiesRows` says: of searches, few pick what copies."""
-        if self._rows is None:
-            with self.current(), self._translated("cuModuleLoadData"):
+        """As `CopiesRows` says."""
+        if self.ordinal not in _row_kernels:
+            with self._translated("cuModuleLoadData"):
                 self._runtime.free(0)  # gives the thread a context
                 module = self._cupy.function.Module()
                 module.load(PTX.read_bytes())
-                self._rows = RowKernels(self._driver, module, self._multiprocessors)
+            _row_kernels[self.ordinal] = RowKernels(self._driver, module, self._multiprocessors)
 
     def row_copier(self, copies: Sequence[RowCopy], stream: c_void_p) -> Callable[[], None]:
         """As `CopiesRows` says. In any thread: one in which nothing of CUDA's runtime was called yet has no context,
         without which the driver queues nothing."""
-        assert self._rows is not None, "prepare_rows comes first"
         with self._translated("cuModuleGetFunction"):
-            queue = self._rows.copier(copies, stream)
+            queue = _row_kernels[self.ordinal].copier(copies, stream)
 
         def launch() -> None:
             try:
