@@ -6,6 +6,7 @@ fresh processes in turn. Every case is printed. What cannot be captured is count
 padding) left out of that comparison.
 
     python bench/offbeat.py --json bench/results/offbeat.json
+    python bench/offbeat.py --list padding --against tried --json bench/results/padding.json
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from math import exp, log
 from time import perf_counter
 from typing import Any
 
+import odd_channels
 import oracle
 from networks import CASES, described
 from report import arguments, report
@@ -70,9 +72,11 @@ SHAPES: dict[str, dict[str, Any]] = {
 }
 
 
-def op_of(name: str, direction: str, case: str) -> ConvOp:
+LISTS = {"all": (CASES, SHAPES), "padding": (odd_channels.CASES, odd_channels.SHAPES)}
+
+
+def op_of(shape: dict[str, Any], direction: str, case: dict[str, Any]) -> ConvOp:
     """One case."""
-    shape = SHAPES[name]
     axes = len(shape["input"]) - 2
 
     def each(value: int | tuple[int, ...]) -> tuple[int, ...]:
@@ -80,7 +84,7 @@ def op_of(name: str, direction: str, case: str) -> ConvOp:
 
     low = each(shape.get("padding", 0))
     behind = each(shape.get("behind", 0))
-    data_type, layout = CASES[case]["data_type"], CASES[case]["layout"]
+    data_type, layout = case["data_type"], case["layout"]
     return canonical(
         ConvOp(
             input_shape=shape["input"],
@@ -101,14 +105,15 @@ def op_of(name: str, direction: str, case: str) -> ConvOp:
     )
 
 
-def cases(stride: int) -> Iterator[tuple[str, ConvOp]]:
-    """Every `stride`th of all."""
-    for number, (case, name, direction) in enumerate(product(CASES, SHAPES, DIRECTIONS)):
+def cases(listed: str, stride: int) -> Iterator[tuple[str, ConvOp]]:
+    """Every `stride`th of a list."""
+    types, shapes = LISTS[listed]
+    for number, (case, name, direction) in enumerate(product(types, shapes, DIRECTIONS)):
         if number % stride == 0:
-            yield f"{name}_{direction}_{case}", op_of(name, direction, case)
+            yield f"{name}_{direction}_{case}", op_of(shapes[name], direction, types[case])
 
 
-def ours(stride: int, against: str, seconds: float) -> dict[str, Any]:
+def ours(listed: str, stride: int, against: str, seconds: float) -> dict[str, Any]:
     """Of each case the price of the pick, of the library's first answer and of the best, until `seconds` are over."""
     import graphs
 
@@ -120,7 +125,7 @@ def ours(stride: int, against: str, seconds: float) -> dict[str, Any]:
             store="memory:", backends=[CudnnBackend()], devices=["cudnn:0"], isolation="thread"
         ) as searcher:
             await searcher.select(ConvOp(input_shape=(2, 16, 8, 8), filter_shape=(16, 16, 3, 3)))
-            for name, op in cases(stride):
+            for name, op in cases(listed, stride):
                 start = perf_counter()
                 choice = await searcher.select(op)
                 took_s = perf_counter() - start
@@ -139,6 +144,9 @@ def ours(stride: int, against: str, seconds: float) -> dict[str, Any]:
     try:
         for name, op, choice, took_s, graph_us in searched:
             candidates = list(session.enumerate(op, None).candidates) if against == "all" else _tried(choice)
+            if listed == "padding":
+                there = {each.algorithm for each in candidates}
+                candidates += [each for each in odd_channels.candidates(session, op) if each.algorithm not in there]
             first = min(choice.candidates, key=lambda each: each.rank).algorithm
             times = oracle.timed(session, op, candidates)
             far = [each for each in candidates if each.algorithm in {choice.algorithm, first} - times.keys()]
@@ -158,6 +166,9 @@ def ours(stride: int, against: str, seconds: float) -> dict[str, Any]:
                 "first_us": oracle.prices(times, first)[0] if first in times else None,
                 "graph_us": graph_us,
             }
+            if listed == "padding":
+                medians = {algorithm: statistics.median(each) for algorithm, each in times.items()}
+                found["cases"][name] |= odd_channels.figures(op, medians, choice.algorithm)
             if perf_counter() > stop:
                 break
     finally:
@@ -173,7 +184,7 @@ def _tried(choice: algosearch.Choice) -> list[Candidate]:
     ]
 
 
-def torch_benchmark(stride: int, seconds: float) -> dict[str, Any]:
+def torch_benchmark(listed: str, stride: int, seconds: float) -> dict[str, Any]:
     """Of each case the time of a run of what PyTorch picks."""
     import graphs
     import torch
@@ -181,7 +192,7 @@ def torch_benchmark(stride: int, seconds: float) -> dict[str, Any]:
 
     torch.backends.cudnn.benchmark = True
     stop, found = perf_counter() + seconds, {}
-    for name, op in cases(stride):
+    for name, op in cases(listed, stride):
         if op.padding_low == op.padding_high:
             conv = TorchConv(op)
             start = perf_counter()
@@ -203,22 +214,23 @@ def fresh(*arguments_: str) -> dict[str, Any]:
 
 def main() -> None:
     parser = arguments(__doc__ or "")
-    parser.add_argument("--sample", nargs=4, metavar=("WHO", "STRIDE", "AGAINST", "SECONDS"))
+    parser.add_argument("--sample", nargs=5, metavar=("WHO", "LIST", "STRIDE", "AGAINST", "SECONDS"))
+    parser.add_argument("--list", choices=tuple(LISTS), default="all", help="which cases")
     parser.add_argument("--stride", type=int, default=1, help="take every so manieth case only")
     parser.add_argument("--against", choices=("all", "tried"), default="all")
     parser.add_argument("--seconds", type=float, default=1e6, help="begin no further case after so many")
     parser.add_argument("--times", type=int, default=1)
     options = parser.parse_args()
     if options.sample:
-        who, stride, against, seconds = options.sample
+        who, listed, stride, against, seconds = options.sample
         if who == "ours":
-            print(json.dumps(ours(int(stride), against, float(seconds))))
+            print(json.dumps(ours(listed, int(stride), against, float(seconds))))
         else:
-            print(json.dumps(torch_benchmark(int(stride), float(seconds))))
+            print(json.dumps(torch_benchmark(listed, int(stride), float(seconds))))
         return
-    how = (str(options.stride), options.against, str(options.seconds))
+    how = (options.list, str(options.stride), options.against, str(options.seconds))
     samples = [(fresh("ours", *how), fresh("torch", *how)) for _ in range(options.times)]
-    total = sum(1 for _ in cases(1))
+    total = sum(1 for _ in cases(options.list, 1))
     report(
         {"cases_in_all": total} | _figures(samples),
         LIMITS,
@@ -247,6 +259,8 @@ def _figures(samples: list[tuple[dict[str, Any], dict[str, Any]]]) -> dict[str, 
             f"{regret:+.4f} {firsts[-1] - 1:+.3f} "
             f"{'-' if not (graph and peer) else f'{graph / peer - 1:+.3f}'} {mine[0][name]['seconds']:.3f}"
         )
+        if "padded_us" in mine[0][name]:
+            figures[name] += odd_channels.line(mine[0][name])
     seconds = [each[name]["seconds"] for each in mine for name in names]
     return {
         "": "regret, of the first answer, against PyTorch's benchmark, seconds",

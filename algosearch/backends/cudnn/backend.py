@@ -108,10 +108,10 @@ class CudnnBackend:
 
     def runner(self, device: Device) -> CudnnRunner:
         """As `RunsPicks` says: its context, and cuDNN."""
-        _, found = self._found(device)
+        driver, found = self._found(device)
         with _explained(device):
             library = Library.load(self._library)
-            return CudnnRunner(library, CupyHome(found.ordinal), environment_of(library, found))
+            return CudnnRunner(library, CupyHome(driver, found), environment_of(library, found))
 
     def _found(self, device: Device) -> tuple[Driver, CudaDevice]:
         missing = self.absence()

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
-from math import prod
+from itertools import islice
 from typing import Final
+
+from msgspec.structs import replace
 
 from algosearch.backends.cudnn import notes
 from algosearch.backends.cudnn.graph import EngineConfig, Knobs, Mode, OperationGraph
+from algosearch.backends.cudnn.kinds import Kind, kind_of
 from algosearch.backends.cudnn.legacy_norm import MODES, LegacyNorm
 from algosearch.backends.cudnn.legacy_norm import Mode as LegacyMode
 from algosearch.backends.cudnn.norm_graph import NormGraph
+from algosearch.backends.cudnn.padding import Padding
 from algosearch.ops import ConvOp
 from algosearch.records import Algorithm, Candidate, InvalidAlgorithm, Listing
+from algosearch.records.trial import RUNTIME_COMPILED
 
 BACKEND: Final = "cudnn"
 GRAPH: Final = "graph"
 LEGACY: Final = "legacy"
 
 _PLAIN_WIDTH: Final = 4
-"""The best of these is within 0.6 % of the best of all, in sum over ResNet-50 in float16 (6 of them: 0.35 %), and 0.02 %
+"""The best of these is within 0.6 % of the best of all, in sum over ResNet-50 in float16 (of six: 0.35 %), and 0.02 %
 in float32; MobileNet's within 0.06 %. A race looks at more where the second half of them is worth it."""
 _STEM_WIDTH: Final = 12
 """The same of stems, whose best stands at place 7 in the worst case seen."""
@@ -28,64 +34,102 @@ _FEW: Final = 6
 others that use no tensor cores, are 4 to 340 times slower than the best: one run of each is a tenth of a second."""
 _LATE: Final = 8
 """Of other ops an engine that INSTANT or B lists behind so many and that is compiled at run time, a third of a second
-for each choice of its knobs, was 3 to 15 times slower than the best in each of 92 cases."""
-_USUAL_CHANNELS: Final = 32
-_USUAL_TAPS: Final = 3
-_STEM_TAPS: Final = 7
-_USUAL_SIDE: Final = 512
-_USUAL_POINTS: Final = 2048
-"""Of the output, in all images: with fewer, engines that split the sum between blocks win, which INSTANT lists late or
-not at all: by up to half."""
+for each choice of its knobs, was 3 to 15 times slower than the best in each case."""
 _ORDER: Final[tuple[Mode, ...]] = ("instant", "fallback", "b")
 """INSTANT lists what A does, at a third of the cost: the same list in each of 68 ops of ResNet-50 (9.19, 9.28) and 57
 others of all kinds (9.28), so that A is not asked. FALLBACK's engines are slow but go everywhere. B adds up to twenty
 knob choices for engines that INSTANT has named."""
 
+_PADDED: Final = 3
+"""Of an op that is padded, so many of what the padded one has."""
+_PADDED_ASKED: Final = 8
+_NOT_PADDED: Final = notes.UNUSABLE | {RUNTIME_COMPILED}
+_PAD: Final = "pad"
+"""The knob that says to which multiple channels are padded: no word of the library's, whose knobs are numbers."""
+
 _NORM_GRAPHS: Final = 2
 """Of the graph API's batch norm, for tensors in channels-last order: they differ by a tenth among themselves."""
 
 
-def listing(graph: OperationGraph, op: ConvOp, width: int | None) -> Listing:
+def listing(graph: OperationGraph, op: ConvOp, width: int | None, *, padded: Sequence[Candidate] = ()) -> Listing:
     """The candidates of a convolution: at least `width`, all if None. A wider list begins with the narrower.
+
+    Args:
+        padded: those that compute it with more channels (`padded_candidates`). They stand behind the first few that the
+            library lists, so that they are always looked at, and the library's own first answer is the first.
 
     Raises:
         CudnnError: the heuristics cannot be asked.
     """
-    plain, stem = is_plain(op), is_stem(op)
-    usual = plain or stem
-    enough = max(width or 0, _PLAIN_WIDTH if plain else _FEW)
+    kind = kind_of(op)
+    enough = max(width or 0, _PLAIN_WIDTH if kind == "plain" else _FEW)
     configs: dict[tuple[int, Knobs], EngineConfig] = {}
     held: list[EngineConfig] = []  # these come last
     complete = True
+    place: int | None = None  # of those that are padded: the same, however many are asked for
     for mode in _ORDER:
-        if usual and width is not None and len(configs) + len(held) >= enough:
+        if kind != "other" and width is not None and len(configs) + len(held) >= enough:
             complete = False
             break
-        for config in graph.heuristics(mode, enough if plain and width is not None else None):
+        for config in graph.heuristics(mode, enough if kind == "plain" and width is not None else None):
             if not notes.UNUSABLE.isdisjoint(config.notes):
                 continue
-            waits = _waits_in_a_stem if stem else _waits
-            if not plain and waits(config, len(configs), mode):
+            if _can_wait(config, len(configs), kind, mode):
                 held.append(config)
             else:
                 configs.setdefault((config.engine, config.knobs), config)
-    first = len(configs)
+        if place is None and configs:
+            place = min(_FEW, len(configs))
+    look_at = {"plain": _PLAIN_WIDTH, "stem": _STEM_WIDTH, "other": len(configs)}[kind] + len(padded)
     for config in held if complete else ():
         configs.setdefault((config.engine, config.knobs), config)
 
+    described = [(_name_of(each.engine, each.knobs), each.workspace_bytes, each.notes) for each in configs.values()]
+    place = place or 0
+    described[place:place] = [(each.algorithm, each.workspace_bytes, each.notes) for each in padded]
     return Listing(
         candidates=tuple(
+            Candidate(algorithm=name, rank=rank, workspace_bytes=workspace_bytes, notes=words)
+            for rank, (name, workspace_bytes, words) in enumerate(described)
+        ),
+        complete=complete,
+        look_at=max(1, look_at),
+        steady=True,
+    )
+
+
+def padded_candidates(graph: OperationGraph, padding: Padding) -> list[Candidate]:
+    """The few best-listed of a padded op, as candidates of the op. Only what uses tensor cores, for whose sake it is
+    padded, and is not compiled at run time. Their ranks are those among themselves.
+
+    Raises:
+        CudnnError: the heuristics cannot be asked.
+    """
+    usable = (
+        config
+        for config in graph.heuristics("instant", _PADDED_ASKED)
+        if notes.TENSOR_CORE in config.notes and _NOT_PADDED.isdisjoint(config.notes)
+    )
+    return [
+        padded_candidate(
             Candidate(
                 algorithm=_name_of(config.engine, config.knobs),
                 rank=rank,
                 workspace_bytes=config.workspace_bytes,
                 notes=config.notes,
-            )
-            for rank, config in enumerate(configs.values())
-        ),
-        complete=complete,
-        look_at=_PLAIN_WIDTH if plain else _STEM_WIDTH if stem else max(1, first),
-        steady=True,
+            ),
+            padding,
+        )
+        for rank, config in enumerate(islice(usable, _PADDED))
+    ]
+
+
+def padded_candidate(candidate: Candidate, padding: Padding) -> Candidate:
+    """A candidate of the padded op as one of the op itself. Its copies are in its workspace."""
+    return replace(
+        candidate,
+        algorithm=padded_name(candidate.algorithm, padding.multiple),
+        workspace_bytes=padding.scratch_bytes + candidate.workspace_bytes,
     )
 
 
@@ -130,47 +174,14 @@ def norm_listing(
     )
 
 
-def is_plain(op: ConvOp) -> bool:
-    """Whether the library's order can be trusted to have a good one among the first: what networks are mostly made of,
-    and what its heuristics were made for. Of all others everything that it has is looked at: its first six were up to
-    60 % slower there than the best, which mode B or FALLBACK listed."""
-    return (
-        _is_usual(op)
-        and max(op.filter_shape[2:]) <= _USUAL_TAPS
-        and all(channels >= _USUAL_CHANNELS and channels % 8 == 0 for channels in op.filter_shape[:2])
-    )
-
-
-def is_stem(op: ConvOp) -> bool:
-    """Whether it is like the first convolution of most networks for images of three colours: then mode INSTANT has a
-    good one somewhere, and what FALLBACK has and what is compiled at run time is not."""
-    filters, channels, *taps = op.filter_shape
-    return _is_usual(op) and max(taps) <= _STEM_TAPS and channels == 3 and filters >= _USUAL_CHANNELS
-
-
-def _is_usual(op: ConvOp) -> bool:
-    images, points = op.output_shape[0], op.output_shape[2:]
-    return (
-        op.spatial_dimensions == 2
-        and op.input_type != "int8"
-        and op.groups == 1
-        and set(op.dilation) == {1}
-        and op.padding_low == op.padding_high
-        and len(set(op.filter_shape[2:])) == 1
-        and images * prod(points) >= _USUAL_POINTS
-        and max(points) <= _USUAL_SIDE
-    )
-
-
-def _waits_in_a_stem(config: EngineConfig, before: int, mode: Mode) -> bool:
-    """Whether to list this one of a stem last, if so many come before it: it takes up to a second to be compiled, or an
-    eternity to run."""
-    return (before > 0 and "runtime_compiled" in config.notes) or (before >= _FEW and "tensor_core" not in config.notes)
-
-
-def _waits(config: EngineConfig, before: int, mode: Mode) -> bool:
-    """The same of what is neither plain nor a stem. What FALLBACK has of that kind wins in small and dilated ones."""
-    return before >= _LATE and mode != "fallback" and "runtime_compiled" in config.notes
+def _can_wait(config: EngineConfig, before: int, kind: Kind, mode: Mode) -> bool:
+    """Whether to list this one last, if so many come before it. In a stem it takes up to a second to be compiled, or an
+    eternity to run. In others it was compiled in vain; but what FALLBACK has of that kind wins in small and dilated
+    ones."""
+    compiled = RUNTIME_COMPILED in config.notes
+    if kind == "stem":
+        return (before > 0 and compiled) or (before >= _FEW and notes.TENSOR_CORE not in config.notes)
+    return kind == "other" and before >= _LATE and mode != "fallback" and compiled
 
 
 def algorithm_of(engine: int, knobs: Knobs) -> Algorithm:
@@ -199,6 +210,26 @@ def engine_of(algorithm: str) -> tuple[int, Knobs]:
     if (parsed.backend, parsed.source, parsed.math) != (BACKEND, GRAPH, "") or not all(map(_is_number, numbers)):
         raise InvalidAlgorithm("name", algorithm, f"must look like {BACKEND}/{GRAPH}:63?2=1")
     return int(parsed.engine), tuple(sorted((int(name), value) for name, value in parsed.knobs))
+
+
+def padded_name(algorithm: str, multiple: int) -> str:
+    """The name of an algorithm of a padded op, as one of the op itself: `cudnn/graph:63?2=1&pad=8`."""
+    parsed = Algorithm.parse(algorithm)
+    return str(replace(parsed, knobs=(*parsed.knobs, (_PAD, multiple))))
+
+
+def without_padding(algorithm: str) -> tuple[str, int | None]:
+    """The algorithm of the padded op, and the multiple that its channels are padded to, for a name of `padded_name`;
+    the name itself and None for any other.
+
+    Raises:
+        InvalidAlgorithm: it is no algorithm's name at all.
+    """
+    parsed = Algorithm.parse(algorithm)
+    multiple = dict(parsed.knobs).get(_PAD)
+    if multiple is None:
+        return algorithm, None
+    return str(replace(parsed, knobs=tuple(each for each in parsed.knobs if each[0] != _PAD))), multiple
 
 
 def legacy_algorithm(mode: LegacyMode) -> Algorithm:

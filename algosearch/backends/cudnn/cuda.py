@@ -12,7 +12,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from importlib import resources
+from ctypes import c_void_p
 from struct import unpack
 from time import perf_counter_ns
 from typing import Any, Final
@@ -20,14 +20,14 @@ from typing import Any, Final
 import numpy as np
 
 from algosearch.backends.cudnn.driver import CudaDevice, Driver
-from algosearch.backends.cudnn.gpu import CudaFault, OutOfDeviceMemory, Verdict
+from algosearch.backends.cudnn.gpu import CudaFault, OutOfDeviceMemory, RowCopy, Verdict
+from algosearch.backends.cudnn.row_kernels import PTX, THREADS, RowKernels
 from algosearch.ops import ELEMENT_BYTES
 
 _TO_HOST: Final = 2  # cudaMemcpyDeviceToHost
 _ON_DEVICE: Final = 3  # cudaMemcpyDeviceToDevice
 _LANDING_BYTES: Final = 1 << 20
 """Of pinned memory, where what is read from the device arrives."""
-_THREADS: Final = 256
 _BLOCKS_A_MULTIPROCESSOR: Final = 8
 _MOST_COMPARED: Final = 1 << 32
 """Elements in one launch: a place is told in 32 bits."""
@@ -62,7 +62,10 @@ class CupyGpu:
             self._verdict = self.allocate(16)
             self._events: list[Any] = []
             self._event_numbers: list[int] = []
-            self._kernels = _Kernels(driver, self._cupy.function.Module(), self.stream, device.multiprocessors)
+            module = self._cupy.function.Module()
+            module.load(PTX.read_bytes())
+            self._kernels = _Kernels(driver, module, c_void_p(self.stream), device.multiprocessors)
+            self._rows = RowKernels(driver, module, device.multiprocessors)
 
     def __repr__(self) -> str:
         return f"<CupyGpu {self._device.name} {self._device.ordinal}{', closed' if self._closed else ''}>"
@@ -166,6 +169,14 @@ class CupyGpu:
                 worst_excess, worst = excess, start + place
         return Verdict(differing, worst)
 
+    def prepare_rows(self) -> None:
+        """As `CopiesRows` says: with the others, when the device was opened."""
+
+    def row_copier(self, copies: Sequence[RowCopy], stream: c_void_p) -> Callable[[], None]:
+        """As `CopiesRows` says."""
+        with self._translated("cuModuleGetFunction"):
+            return self._rows.copier(copies, stream)
+
     def spin(self, hold_us: float) -> None:
         """As `Gpu` says."""
         self._kernels.spin(hold_us)
@@ -238,16 +249,17 @@ class _Block:
 
 
 class _Kernels:
-    """The kernels of `kernels.ptx`, each with its arguments in place."""
+    """The kernels of `kernels.ptx` that fill and compare, each with its arguments in place."""
 
-    def __init__(self, driver: Driver, module: Any, stream: int, multiprocessors: int) -> None:
+    def __init__(self, driver: Driver, module: Any, stream: c_void_p, multiprocessors: int) -> None:
         self._module = module
-        self._module.load(resources.files(__package__).joinpath("kernels.ptx").read_bytes())
         self._driver, self._stream = driver, stream
         self._blocks = multiprocessors * _BLOCKS_A_MULTIPROCESSOR
         self._made: dict[str, tuple[tuple[Any, ...], Callable[[], None]]] = {}
         self._hold_ns = ctypes.c_uint64()
-        self._spin = driver.launcher(self._address("spin"), stream, blocks=1, threads=1, arguments=(self._hold_ns,))
+        self._spin = driver.launcher(
+            self._address("spin"), stream, blocks=(1, 1), threads=1, arguments=(self._hold_ns,)
+        )
 
     def spin(self, hold_us: float) -> None:
         self._hold_ns.value = round(hold_us * 1e3)
@@ -268,7 +280,7 @@ class _Kernels:
         if made is None:
             arguments = tuple(kind() for kind in kinds)
             launch = self._driver.launcher(
-                self._address(name), self._stream, blocks=self._blocks, threads=_THREADS, arguments=arguments
+                self._address(name), self._stream, blocks=(self._blocks, 1), threads=THREADS, arguments=arguments
             )
             made = self._made[name] = arguments, launch
         arguments, launch = made

@@ -20,6 +20,7 @@ from algosearch.backends.cudnn.gpu import CudaFault
 _LIBRARY: Final = "libcuda.so.1"
 _NOT_READY: Final = 600  # CUDA_ERROR_NOT_READY, cuda.h
 _NO_DEVICE: Final = 100  # CUDA_ERROR_NO_DEVICE
+NO_CONTEXT: Final = 201  # CUDA_ERROR_INVALID_CONTEXT: the thread has none
 
 # CUdevice_attribute, cuda.h
 _MULTIPROCESSORS: Final = 16
@@ -80,12 +81,13 @@ class Driver:
         return tuple(self._device(ordinal) for ordinal in range(count.value))
 
     def launcher(
-        self, function: int, stream: int, *, blocks: int, threads: int, arguments: Sequence[Any]
+        self, function: int, stream: c_void_p, *, blocks: tuple[int, int], threads: int, arguments: Sequence[Any]
     ) -> Callable[[], None]:
-        """A call that queues a kernel with these ctypes values, read when it is called. Made once, called often."""
+        """A call that queues a kernel with these ctypes values on this stream, both read when it is called. Made once,
+        called often."""
         pointers = (c_void_p * len(arguments))(*(ctypes.addressof(each) for each in arguments))
-        shape = (*(c_uint(each) for each in (blocks, 1, 1, threads, 1, 1)), c_uint(0))
-        call, where = self._calls.cuLaunchKernel, (c_void_p(function), *shape, c_void_p(stream), pointers, None)
+        shape = (*(c_uint(each) for each in (*blocks, 1, threads, 1, 1)), c_uint(0))
+        call, where = self._calls.cuLaunchKernel, (c_void_p(function), *shape, stream, pointers, None)
         kept = arguments  # `pointers` does not keep them alive
 
         def launch() -> None:
@@ -95,6 +97,16 @@ class Driver:
             _ = kept
 
         return launch
+
+    def context(self) -> int:
+        """The thread's current context; 0 if it has none."""
+        found = c_void_p()
+        self._check("cuCtxGetCurrent", byref(found))
+        return found.value or 0
+
+    def make_current(self, context: int) -> None:
+        """Make a context the thread's."""
+        self._check("cuCtxSetCurrent", c_void_p(context))
 
     def record(self, event: int, stream: int) -> None:
         """Queue an event."""

@@ -46,11 +46,13 @@ class Burst(msgspec.Struct, frozen=True):
     """Each queues one run, gives a status, and keeps the GIL."""
     expected_us: float
     """What one run took before; 0 if that is not known."""
+    entries: int = 1
+    """Of a run, in the stream's queue."""
 
     @property
     def queued(self) -> int:
         """Entries in the stream's queue: the runs and two events."""
-        return len(self.launches) + 2
+        return len(self.launches) * self.entries + 2
 
 
 class Timed(msgspec.Struct, frozen=True):

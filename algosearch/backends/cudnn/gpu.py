@@ -1,13 +1,14 @@
 """`Gpu`: what a session asks of the device beside what it asks of cuDNN. `cuda.py` is the real one.
 
 Addresses and events are numbers. Whatever is not said to block is queued on the device's one stream, the lane's; only
-`enter` and `is_healthy` may be called from another thread than the lane's.
+`enter`, `is_healthy` and `prepare_rows` may be called from another thread than the lane's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from ctypes import c_void_p
+from typing import Final, Protocol
 
 import msgspec
 
@@ -45,6 +46,65 @@ class Verdict(msgspec.Struct, frozen=True):
     """The place of the element that differs most, relative to what was allowed; None if none differs."""
 
 
+CHUNK_BYTES: Final = 16
+"""What a thread copies at once: the wider one of a `RowCopy` is aligned to it, and so are its rows."""
+MOST_CHUNKS: Final = 1 << 31
+"""In the wider one: a kernel counts them in 32 bits."""
+MOST_COPIES: Final = 2
+"""In one launch."""
+
+
+class RowCopy(msgspec.Struct, frozen=True, kw_only=True):
+    """Rows of elements copied into as many rows of another width, or more, or fewer. What the target has and the source
+    has not is filled with zeros. One of the two is at least as wide and has at least as many rows: the wider one."""
+
+    source: int
+    target: int
+    element_bytes: int
+    """2 or 4."""
+    source_rows: int
+    source_width: int
+    """In elements."""
+    target_rows: int
+    target_width: int
+
+    @property
+    def widens(self) -> bool:
+        """Whether the target is the wider one."""
+        return self.target_width >= self.source_width and self.target_rows >= self.source_rows
+
+    @property
+    def chunks(self) -> int:
+        """What there is to do, in the wider one's chunks."""
+        width = self.target_width if self.widens else self.source_width
+        return self.target_rows * width * self.element_bytes // CHUNK_BYTES
+
+
+class CopiesRows(Protocol):
+    """A device that copies rows, in whichever process."""
+
+    def prepare_rows(self) -> None:
+        """Load what copying rows takes, before anything is captured; in any thread, the device being current. Harmless
+        if done twice.
+
+        Raises:
+            CudaFault: it cannot be loaded.
+        """
+        ...
+
+    def row_copier(self, copies: Sequence[RowCopy], stream: c_void_p) -> Callable[[], None]:
+        """A call that queues these copies, at most `MOST_COPIES` of one element size, all of them widening or none.
+        Keeps the GIL.
+
+        Args:
+            stream: read at each call.
+
+        Raises:
+            CudaFault: so does the call, if it cannot be queued.
+        """
+        ...
+
+
 class Block(Protocol):
     """Device memory, given back when it is dropped."""
 
@@ -52,7 +112,7 @@ class Block(Protocol):
     size_bytes: int
 
 
-class Gpu(Protocol):
+class Gpu(CopiesRows, Protocol):
     """One open device."""
 
     stream: int

@@ -24,6 +24,8 @@ class Handle:
     def __init__(self, library: Library) -> None:
         self.library = library
         self.pointer = c_void_p()
+        self.stream = c_void_p(0)
+        """What it executes on, for what is queued beside it: always this object, set anew."""
         with _CREATING:
             library.check(library.long.cudnnCreate(byref(self.pointer)), "cudnnCreate")
         self._descriptors = Descriptors(library)
@@ -39,6 +41,7 @@ class Handle:
             CudnnError: it is no stream of this device.
         """
         self.library.check(self.library.long.cudnnSetStream(self.pointer, stream), "cudnnSetStream")
+        self.stream.value = stream
 
     def room(self, kind: DescriptorKind, count: int) -> Room:
         """At least `count` descriptors to read into, of each kind the same ones every time: making them afresh for each

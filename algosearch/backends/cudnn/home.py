@@ -4,19 +4,26 @@ back as it was, some memory, and what is known of streams and addresses. `CupyHo
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from ctypes import c_void_p
 from typing import Any, Protocol
 
 from algosearch.backends.arrays import HOST
-from algosearch.backends.cudnn.gpu import Block, CudaFault, OutOfDeviceMemory
+from algosearch.backends.cudnn.driver import NO_CONTEXT, CudaDevice, Driver
+from algosearch.backends.cudnn.gpu import Block, CopiesRows, CudaFault, OutOfDeviceMemory, RowCopy
+from algosearch.backends.cudnn.row_kernels import PTX, RowKernels
 
 _NO_MEMORY = 2  # cudaErrorMemoryAllocation
 _ON_DEVICE = 3  # cudaMemcpyDeviceToDevice
 _IN_DEVICE_MEMORY = (2, 3)  # cudaMemoryTypeDevice, cudaMemoryTypeManaged
 
+_row_kernels: dict[int, RowKernels] = {}
+"""By device, loaded when the first plan is built that copies, and kept: to unload them could wait for the device, in
+whatever thread collects garbage, and a CUDA graph may still need them."""
 
-class Home(Protocol):
+
+class Home(CopiesRows, Protocol):
     """One device."""
 
     ordinal: int
@@ -62,15 +69,18 @@ class CupyHome:
         CudaFault: the device cannot be used.
     """
 
-    def __init__(self, ordinal: int) -> None:
+    def __init__(self, driver: Driver, device: CudaDevice) -> None:
         import cupy
 
-        self.ordinal = ordinal
+        self.ordinal = device.ordinal
+        self._multiprocessors = device.multiprocessors
+        self._driver = driver
         self._cupy: Any = cupy.cuda
         self._runtime: Any = cupy.cuda.runtime
-        self._device: Any = cupy.cuda.Device(ordinal)
+        self._device: Any = cupy.cuda.Device(device.ordinal)
         with self.current(), self._translated("making a context"):
             self._runtime.free(0)
+            self._context = driver.context()
 
     def __repr__(self) -> str:
         return f"<CupyHome {self.ordinal}>"
@@ -109,6 +119,32 @@ class CupyHome:
         """As `Home` says."""
         with self._translated("cudaMemcpyAsync"):
             self._runtime.memcpyAsync(target, source, size_bytes, _ON_DEVICE, stream)
+
+    def prepare_rows(self) -> None:
+        """As `CopiesRows` says."""
+        if self.ordinal not in _row_kernels:
+            with self._translated("cuModuleLoadData"):
+                self._runtime.free(0)  # gives the thread a context
+                module = self._cupy.function.Module()
+                module.load(PTX.read_bytes())
+            _row_kernels[self.ordinal] = RowKernels(self._driver, module, self._multiprocessors)
+
+    def row_copier(self, copies: Sequence[RowCopy], stream: c_void_p) -> Callable[[], None]:
+        """As `CopiesRows` says. In any thread: one in which nothing of CUDA's runtime was called yet has no context,
+        without which the driver queues nothing."""
+        with self._translated("cuModuleGetFunction"):
+            queue = _row_kernels[self.ordinal].copier(copies, stream)
+
+        def launch() -> None:
+            try:
+                queue()
+            except CudaFault as fault:
+                if fault.status != NO_CONTEXT:
+                    raise
+                self._driver.make_current(self._context)
+                queue()
+
+        return launch
 
     @contextmanager
     def _translated(self, call: str) -> Iterator[None]:

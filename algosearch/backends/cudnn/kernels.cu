@@ -1,4 +1,4 @@
-// The source of kernels.ptx: what a search runs on the device beside the candidates. No run-time compiler is used for
+// The source of kernels.ptx: what is run on the device beside what the library has. No run-time compiler is used for
 // it: the PTX is in the package, and the driver turns it into machine code once, when the device is opened.
 //
 //     nvcc -ptx -arch=compute_75 -O3 kernels.cu -o kernels.ptx
@@ -101,3 +101,60 @@ KERNELS(bfloat16, bfloat)
 KERNELS(float32, float)
 KERNELS(float64, double)
 KERNELS(int8, signed char)
+
+// -- rows of another width --------------------------------------------------------------------------------------------
+
+struct alignas(16) Chunk { u32 words[4]; };
+
+struct Rows {
+    const void *from;
+    void *to;
+    u32 from_rows, from_width, to_rows, to_width;  // widths in elements
+};
+
+// Rows copied into wider ones; what is wider, and rows that are not there, are zeros. A thread writes 16 bytes: of a
+// pixel of three channels it reads 6, and its neighbours read the 6 beside them. Both of the copies in one launch.
+template <typename T> __device__ inline void widen(const Rows &first, const Rows &second) {
+    constexpr u32 many = sizeof(Chunk) / sizeof(T);
+    const Rows rows = blockIdx.y ? second : first;
+    const u32 parts = rows.to_width / many, count = rows.to_rows * parts, step = gridDim.x * blockDim.x;
+    for (u32 i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step) {
+        const u32 row = i / parts, start = (i - row * parts) * many;
+        T element[many] = {};
+        if (row < rows.from_rows) {
+            const T *from = (const T *)rows.from + (u64)row * rows.from_width + start;
+            const u32 left = rows.from_width > start ? rows.from_width - start : 0;
+#pragma unroll
+            for (u32 n = 0; n < many; n++)
+                if (n < left) element[n] = from[n];
+        }
+        Chunk whole = {};  // put together only when all is read, so that no read waits for another
+#pragma unroll
+        for (u32 n = 0; n < many; n++)
+            whole.words[n * sizeof(T) / 4] |= (u32)element[n] << 8 * (n * sizeof(T) % 4);
+        ((Chunk *)rows.to)[i] = whole;
+    }
+}
+
+// Rows copied into narrower ones; what is wider, and rows that are too many, are left out.
+template <typename T> __device__ inline void narrow_rows(const Rows &first, const Rows &second) {
+    constexpr u32 many = sizeof(Chunk) / sizeof(T);
+    const Rows rows = blockIdx.y ? second : first;
+    const u32 parts = rows.from_width / many, count = rows.to_rows * parts, step = gridDim.x * blockDim.x;
+    for (u32 i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step) {
+        const u32 row = i / parts, start = (i - row * parts) * many;
+        union { Chunk chunk; T element[many]; } whole;
+        whole.chunk = ((const Chunk *)rows.from)[i];
+        T *to = (T *)rows.to + (u64)row * rows.to_width;
+#pragma unroll
+        for (u32 n = 0; n < many; n++)
+            if (start + n < rows.to_width) to[start + n] = whole.element[n];
+    }
+}
+
+#define ROWS(size, T)                                                                                         \
+    extern "C" __global__ void widen_##size(Rows first, Rows second) { widen<T>(first, second); }             \
+    extern "C" __global__ void narrow_##size(Rows first, Rows second) { narrow_rows<T>(first, second); }
+
+ROWS(2, unsigned short)
+ROWS(4, u32)

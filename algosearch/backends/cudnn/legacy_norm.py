@@ -229,7 +229,7 @@ class _LegacyPlan(Runnable):
 
     def _bind(self, handle: Handle, pointers: Mapping[int, int], workspace: int) -> VariantPack:
         function, arguments = self._call(_Addresses(self._op, pointers), workspace)
-        return VariantPack(
+        return VariantPack.of(
             handle.library, function, (handle.pointer, self._mode, *arguments), Descriptors(handle.library)
         )
 

@@ -6,16 +6,26 @@ from typing import Protocol
 
 import msgspec
 
-from algosearch.backends.cudnn.candidates import engine_of, legacy_mode_of, listing, norm_listing
+from algosearch.backends.cudnn.candidates import (
+    engine_of,
+    legacy_mode_of,
+    listing,
+    norm_listing,
+    padded_candidates,
+    without_padding,
+)
 from algosearch.backends.cudnn.convolution import ConvolutionGraph
+from algosearch.backends.cudnn.gpu import CopiesRows, CudaFault
 from algosearch.backends.cudnn.handle import Handle
 from algosearch.backends.cudnn.legacy_norm import LegacyNorm
 from algosearch.backends.cudnn.norm import other_pass_of
 from algosearch.backends.cudnn.norm_graph import NormGraph, can_be_a_graph
+from algosearch.backends.cudnn.padded_plan import PaddedPlan
+from algosearch.backends.cudnn.padding import Padding, padded_to, worthwhile
 from algosearch.backends.cudnn.plan import Runnable
 from algosearch.backends.cudnn.status import CudnnError
 from algosearch.ops import BatchNormOp, ConvOp, Op
-from algosearch.records import Failure, Listing
+from algosearch.records import Candidate, Failure, Listing
 
 
 class Made(msgspec.Struct, frozen=True):
@@ -54,14 +64,17 @@ class Offer(Protocol):
         ...
 
 
-def offer_of(handle: Handle, op: Op) -> Offer | None:
+def offer_of(handle: Handle, op: Op, copier: CopiesRows) -> Offer | None:
     """What the library has for a canonical op; None if it does no such thing.
+
+    Args:
+        copier: of the device on which its plans will run.
 
     Raises:
         CudnnError: it cannot be asked.
     """
     try:
-        return _ConvOffer(handle, op) if isinstance(op, ConvOp) else _NormOffer(handle, op)
+        return _ConvOffer(handle, op, copier) if isinstance(op, ConvOp) else _NormOffer(handle, op)
     except CudnnError as error:
         if error.fault != "candidate":
             raise
@@ -69,19 +82,75 @@ def offer_of(handle: Handle, op: Op) -> Offer | None:
 
 
 class _ConvOffer:
-    def __init__(self, handle: Handle, op: ConvOp) -> None:
-        self._op = op
+    """With the padded op's candidates among its own."""
+
+    def __init__(self, handle: Handle, op: ConvOp, copier: CopiesRows) -> None:
+        self._handle, self._op, self._copier = handle, op, copier
         self._graph = ConvolutionGraph(handle, op)
+        self._padded: dict[int, _PaddedOffer | None] = {}
+        """By the multiple that channels are padded to; None where the library does no such thing."""
 
     def listing(self, width: int | None) -> Listing:
-        return listing(self._graph, self._op, width)
+        padding = worthwhile(self._op)
+        padded = None if padding is None else self._padded_to(padding.multiple)
+        return listing(self._graph, self._op, width, padded=() if padded is None else padded.candidates())
 
     def make(self, algorithm: str) -> Made | Failure:
-        plan = self._graph.build(*engine_of(algorithm))
-        return plan if isinstance(plan, Failure) else Made(plan)
+        name, multiple = without_padding(algorithm)
+        if multiple is None:
+            plan = self._graph.build(*engine_of(name))
+            return plan if isinstance(plan, Failure) else Made(plan)
+        padded = self._padded_to(multiple)
+        if padded is None:
+            return Failure("not_supported", f"no {algorithm} for {self._op.describe()}")
+        return padded.make(name)
 
     def destroy(self) -> None:
+        for padded in self._padded.values():
+            if padded is not None:
+                padded.graph.destroy()
+        self._padded.clear()
         self._graph.destroy()
+
+    def _padded_to(self, multiple: int) -> _PaddedOffer | None:
+        if multiple not in self._padded:
+            padding = padded_to(self._op, multiple)
+            graph = None if padding is None else _padded_graph(self._handle, padding)
+            made = (
+                None if padding is None or graph is None else _PaddedOffer(self._handle, padding, graph, self._copier)
+            )
+            self._padded[multiple] = made
+        return self._padded[multiple]
+
+
+class _PaddedOffer:
+    """What the library has for an op whose channels are padded."""
+
+    def __init__(self, handle: Handle, padding: Padding, graph: ConvolutionGraph, copier: CopiesRows) -> None:
+        self._handle, self._padding, self._copier = handle, padding, copier
+        self.graph = graph
+
+    def candidates(self) -> list[Candidate]:
+        return padded_candidates(self.graph, self._padding)
+
+    def make(self, name: str) -> Made | Failure:
+        plan = self.graph.build(*engine_of(name))
+        if isinstance(plan, Failure):
+            return plan
+        try:
+            return Made(PaddedPlan(self._handle, plan, self._padding, self._copier))
+        except CudaFault as fault:
+            plan.destroy()
+            return Failure("build_failed", str(fault))
+
+
+def _padded_graph(handle: Handle, padding: Padding) -> ConvolutionGraph | None:
+    try:
+        return ConvolutionGraph(handle, padding.op)
+    except CudnnError as error:
+        if error.fault != "candidate":
+            raise
+        return None
 
 
 class _NormOffer:

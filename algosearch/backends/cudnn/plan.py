@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from ctypes import addressof, c_double, c_float
 from functools import partial
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
 from algosearch.backends.cudnn.descriptor import Descriptors
 from algosearch.backends.cudnn.enums import Attribute, DescriptorKind
@@ -17,22 +17,30 @@ from algosearch.backends.cudnn.handle import Handle
 from algosearch.backends.cudnn.library import Library
 
 
+class _Owned(Protocol):
+    def destroy(self) -> None: ...
+
+
 class VariantPack:
     """A plan bound to addresses. Made by a plan's `variant_pack`. Its statuses are those of
     `algosearch.backends.cudnn.status`; 0 is success.
 
     Args:
-        function: the name of the function that executes it, declared in both views.
-        arguments: all that the function takes.
-        owned: the descriptors that go with it.
+        launch: executes it, keeping the interpreter's lock: the inside of a timed burst.
+        launch_long: the same, giving the lock up: a first launch, which may load code for a second.
+        owned: what goes with it.
     """
 
-    def __init__(self, library: Library, function: str, arguments: tuple[object, ...], owned: Descriptors) -> None:
+    def __init__(self, launch: Callable[[], int], launch_long: Callable[[], int], owned: _Owned) -> None:
         self._owned = owned
-        self.launch: Callable[[], int] = partial(getattr(library.short, function), *arguments)
-        """Executes it, keeping the interpreter's lock: the inside of a timed burst."""
-        self.launch_long: Callable[[], int] = partial(getattr(library.long, function), *arguments)
-        """The same, giving the lock up: a first launch, which may load code for a second."""
+        self.launch = launch
+        self.launch_long = launch_long
+
+    @classmethod
+    def of(cls, library: Library, function: str, arguments: tuple[object, ...], owned: Descriptors) -> VariantPack:
+        """One call of a function of the library's that is declared in both views, with all that it takes."""
+        short, long = getattr(library.short, function), getattr(library.long, function)
+        return cls(partial(short, *arguments), partial(long, *arguments), owned)
 
     @property
     def is_destroyed(self) -> bool:
@@ -55,6 +63,8 @@ class Runnable:
 
     workspace_bytes: int
     """Temporary device memory that a run needs."""
+    queued: int = 1
+    """What a run queues on the stream, as far as is known: the library does not say how many kernels it needs."""
     reserve_bytes: int = 0
     """Of the tensor `reserve` that a fused batch norm's forward pass writes for its backward pass."""
 
@@ -129,7 +139,7 @@ class Plan(Runnable):
             owned.destroy()
             raise
         arguments = handle.pointer, self.descriptor.pointer, pack.pointer
-        return VariantPack(handle.library, "cudnnBackendExecute", arguments, owned)
+        return VariantPack.of(handle.library, "cudnnBackendExecute", arguments, owned)
 
 
 def _launch_destroyed() -> NoReturn:

@@ -74,7 +74,7 @@ class CudnnRunner:
         with self.home.current():
             if self._building is None:
                 self._building = Handle(self.library)
-            offer = offer_of(self._building, op)
+            offer = offer_of(self._building, op, self.home)
             if offer is None:
                 return Failure("not_supported", f"the library cannot do {op.describe()}")
             try:

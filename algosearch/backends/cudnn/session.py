@@ -139,7 +139,7 @@ class CudnnSession:
             if self._prepare is None:
                 self._gpu.enter()
                 self._prepare = Handle(self._library)
-            offer = offer_of(self._prepare, op)
+            offer = offer_of(self._prepare, op, self._gpu)
             if offer is None:
                 return None
         self._offers[op] = offer  # the latest one last
@@ -264,7 +264,7 @@ class CudnnSession:
         packs = self._packs(number, built, loaded)
         first, loaded.turn = loaded.turn, loaded.turn + repeats
         launches = tuple(packs[turn % len(packs)].launch for turn in range(first, first + repeats))
-        return gate.Burst(launches, built.expected_us)
+        return gate.Burst(launches, built.expected_us, built.made.plan.queued)
 
     def _outcome(self, built: _Built, timed: gate.Timed, repeats: int, limit_us: float | None) -> Burst | Failure:
         failure = self._failure_of(timed.status, built)

@@ -6,13 +6,15 @@ Subclass `GpuContract` as a class whose name begins with `Test`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from ctypes import c_void_p
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from algosearch.backends.cudnn import gate
 from algosearch.backends.cudnn.buffers import on_host
-from algosearch.backends.cudnn.gpu import Gpu, OutOfDeviceMemory
+from algosearch.backends.cudnn.gpu import Block, Gpu, OutOfDeviceMemory, RowCopy
 from algosearch.ops import ELEMENT_BYTES
 
 TYPES = ("float16", "bfloat16", "float32", "float64", "int8")
@@ -69,6 +71,70 @@ class GpuContract(ABC):
         assert found.worst == 777
         ample = gpu.compare(first.address, second.address, element_type, COUNT, absolute=9.0, relative=0.0)
         assert ample.differing == (0 if element_type == "int8" else 1), "what is no number differs from everything"
+
+    @pytest.mark.parametrize(
+        ("dtype", "rows", "width", "padded_rows", "padded_width"),
+        [
+            ("u2", 70_001, 3, 70_001, 8),
+            ("u2", 5_000, 37, 5_000, 40),
+            ("u2", 7, 8, 16, 8),
+            ("u2", 1, 1, 3, 16),
+            ("u4", 70_001, 1, 70_001, 4),
+            ("u4", 900, 13, 1_000, 16),
+        ],
+    )
+    def test_rows_are_padded_and_cut_again(
+        self, gpu: Gpu, dtype: str, rows: int, width: int, padded_rows: int, padded_width: int
+    ) -> None:
+        """Two at once, the other one being of another size."""
+        size = np.dtype(dtype).itemsize
+        shapes = [((rows, width), (padded_rows, padded_width)), ((33, 5), (40, 8))]
+        narrow = [gpu.allocate(np.prod(shape).item() * size + 2) for shape, _ in shapes]
+        wide = [gpu.allocate(np.prod(shape).item() * size + 2) for _, shape in shapes]
+        for number, block in enumerate([*narrow, *wide]):
+            gpu.draw(block.address, "int8", block.size_bytes, low=-100.0, high=100.0, seed=number)
+
+        def bytes_of(block: Block) -> bytes:
+            return gpu.read([(block.address, block.size_bytes)])[0]
+
+        before = [bytes_of(block) for block in (*narrow, *wide)]
+        there = [
+            RowCopy(
+                source=block.address,
+                target=other.address,
+                element_bytes=size,
+                source_rows=shape[0],
+                source_width=shape[1],
+                target_rows=padded[0],
+                target_width=padded[1],
+            )
+            for block, other, (shape, padded) in zip(narrow, wide, shapes, strict=True)
+        ]
+        gpu.prepare_rows()
+        stream = c_void_p(gpu.stream)
+        gpu.row_copier(there, stream)()
+        gpu.row_copier(there[:1], stream)()
+        for raw, old, block, (shape, padded) in zip(before[:2], before[2:], wide, shapes, strict=True):
+            right = np.zeros(padded, dtype)
+            right[: shape[0], : shape[1]] = np.frombuffer(raw[:-2], dtype).reshape(shape)
+            assert bytes_of(block) == right.tobytes() + old[-2:]
+        back = [
+            replace(
+                each,
+                source=each.target,
+                target=each.source,
+                source_rows=each.target_rows,
+                source_width=each.target_width,
+                target_rows=each.source_rows,
+                target_width=each.source_width,
+            )
+            for each in there
+        ]
+        for block in narrow:
+            gpu.set_bytes(block.address, 0xEE, block.size_bytes)
+        gpu.row_copier(back, stream)()
+        for raw, block in zip(before[:2], narrow, strict=True):
+            assert bytes_of(block) == raw[:-2] + b"\xee\xee"
 
     def test_a_spin_holds_the_stream_for_as_long_as_asked(self, gpu: Gpu) -> None:
         first, last = gpu.events(2)[:2]

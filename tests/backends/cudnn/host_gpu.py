@@ -5,18 +5,51 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
+from ctypes import c_void_p
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from algosearch.backends.cudnn.gpu import CudaFault, OutOfDeviceMemory, Verdict
+from algosearch.backends.cudnn.gpu import (
+    CHUNK_BYTES,
+    MOST_CHUNKS,
+    MOST_COPIES,
+    CudaFault,
+    OutOfDeviceMemory,
+    RowCopy,
+    Verdict,
+)
 from algosearch.ops import ELEMENT_BYTES
 
 CAPACITY_BYTES: Final = 1 << 28
 CALL_US: Final = 1.0
 """What the host takes to queue anything."""
 ALIGNMENT_BYTES: Final = 512
+
+
+def copy_rows(copy: RowCopy) -> None:
+    """One of them, on the host."""
+    source, target = (
+        _rows_at(copy.source, copy.source_rows, copy.source_width, copy.element_bytes),
+        _rows_at(copy.target, copy.target_rows, copy.target_width, copy.element_bytes),
+    )
+    if copy.widens:
+        target[:] = 0
+    rows, width = min(copy.source_rows, copy.target_rows), min(copy.source_width, copy.target_width)
+    target[:rows, :width] = source[:rows, :width]
+
+
+def check_copies(copies: Sequence[RowCopy]) -> None:
+    """What the kernels rely on."""
+    assert 1 <= len(copies) <= MOST_COPIES
+    assert len({(each.widens, each.element_bytes) for each in copies}) == 1
+    for each in copies:
+        wide = (each.target, each.target_width) if each.widens else (each.source, each.source_width)
+        narrow = each.source if each.widens else each.target
+        assert wide[0] % CHUNK_BYTES == wide[1] * each.element_bytes % CHUNK_BYTES == 0
+        assert narrow % each.element_bytes == 0
+        assert each.chunks < MOST_CHUNKS
 
 
 class HostBlock:
@@ -56,6 +89,9 @@ class HostGpu:
         self.lost = False
         """Whether it runs nothing any more."""
         self.closed = False
+        self.rows_prepared = False
+        self.row_copies: list[tuple[int, tuple[RowCopy, ...]]] = []
+        """What was queued by row copiers, with the stream's number."""
         self._capacity_bytes = capacity_bytes
         self._executed_us = executed_us
         self._seen_us = 0.0
@@ -102,6 +138,21 @@ class HostGpu:
         else:
             values = drawn.astype(element_type)
         ctypes.memmove(address, values.ctypes.data, values.nbytes)
+
+    def prepare_rows(self) -> None:
+        self.rows_prepared = True
+
+    def row_copier(self, copies: Sequence[RowCopy], stream: c_void_p) -> Callable[[], None]:
+        check_copies(copies)
+        assert self.rows_prepared
+
+        def launch() -> None:
+            self._queue(0.0)
+            self.row_copies.append((stream.value or 0, tuple(copies)))
+            for each in copies:
+                copy_rows(each)
+
+        return launch
 
     def read(self, places: Sequence[tuple[int, int]]) -> list[bytes]:
         self.synchronize()
@@ -175,6 +226,12 @@ class HostGpu:
         run_us += executed_us - self._seen_us
         self._seen_us = executed_us
         self._busy_until_us = max(self._busy_until_us, self.host_us) + run_us
+
+
+def _rows_at(address: int, rows: int, width: int, element_bytes: int) -> npt.NDArray[Any]:
+    raw = (ctypes.c_ubyte * (rows * width * element_bytes)).from_address(address)
+    found: npt.NDArray[Any] = np.ctypeslib.as_array(raw).view(f"u{element_bytes}").reshape(rows, width)
+    return found
 
 
 def _elements(raw: bytes, element_type: str) -> npt.NDArray[np.float64]:

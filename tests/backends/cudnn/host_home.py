@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from ctypes import c_void_p
 from typing import Any
 
 import numpy.typing as npt
 
-from algosearch.backends.cudnn.gpu import CudaFault, OutOfDeviceMemory
+from algosearch.backends.cudnn.gpu import CudaFault, OutOfDeviceMemory, RowCopy
 from tests.backends.cudnn.host_gpu import HostBlock, HostGpu
 
 ORDINAL = 3
@@ -63,6 +64,27 @@ class HostHome:
         if self.fault is not None:
             raise self.fault
         ctypes.memmove(target, source, size_bytes)
+
+    def prepare_rows(self) -> None:
+        assert self.depth
+        self._memory.prepare_rows()
+
+    def row_copier(self, copies: Sequence[RowCopy], stream: c_void_p) -> Callable[[], None]:
+        assert self.depth
+        queue = self._memory.row_copier(copies, stream)
+
+        def launch() -> None:
+            assert self.depth
+            if self.fault is not None:
+                raise self.fault
+            queue()
+
+        return launch
+
+    @property
+    def row_copies(self) -> list[tuple[int, tuple[RowCopy, ...]]]:
+        """What was queued by row copiers, with the stream's number."""
+        return self._memory.row_copies
 
 
 class OnDevice:

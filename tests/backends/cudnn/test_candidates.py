@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from algosearch.backends.cudnn.candidates import algorithm_of, engine_of, is_plain, listing
+from algosearch.backends.cudnn.candidates import algorithm_of, engine_of, listing
 from algosearch.backends.cudnn.convolution import ConvolutionGraph
 from algosearch.backends.cudnn.enums import BehaviorNote, HeuristicMode, NumericalNote
 from algosearch.backends.cudnn.handle import Handle
-from algosearch.ops import ConvOp, canonical
+from algosearch.ops import ConvOp
 from algosearch.records import InvalidAlgorithm
 from tests.backends.cudnn.fake import FakeCudnn
 
@@ -116,29 +116,6 @@ def test_engines_that_want_another_order_of_the_filter_are_left_out(fake: FakeCu
         fake.config(engine)
     found = listing(graph_of(INT8), INT8, 1)
     assert [candidate.algorithm for candidate in found.candidates] == ["cudnn/graph:3"]
-
-
-@pytest.mark.parametrize(
-    ("change", "plain"),
-    [
-        ({}, True),
-        ({"input_shape": (2, 36, 40, 40), "filter_shape": (32, 36, 3, 3)}, False),
-        ({"input_shape": (2, 24, 40, 40), "filter_shape": (32, 24, 3, 3)}, False),
-        ({"filter_shape": (36, 32, 3, 3)}, False),
-        ({"filter_shape": (32, 16, 3, 3), "groups": 2}, False),
-        ({"filter_shape": (32, 32, 1, 3)}, False),
-        ({"filter_shape": (32, 32, 5, 5)}, False),
-        ({"dilation": (1, 2)}, False),
-        ({"padding_low": (0, 0), "padding_high": (1, 1)}, False),
-        ({"input_shape": (1, 32, 40, 40)}, False),
-        ({"input_shape": (1, 32, 600, 40)}, False),
-        ({"input_shape": (1, 32, 40, 40, 40), "filter_shape": (32, 32, 3, 3, 3)}, False),
-    ],
-)
-def test_which_ops_are_plain(change: dict[str, object], plain: bool) -> None:
-    described: dict[str, object] = {"input_shape": PLAIN.input_shape, "filter_shape": PLAIN.filter_shape}
-    assert is_plain(canonical(ConvOp(**{**described, **change}))) == plain  # type: ignore[arg-type]
-    assert not is_plain(INT8)
 
 
 @pytest.mark.parametrize(

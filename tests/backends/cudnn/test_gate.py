@@ -129,3 +129,12 @@ def test_whatever_the_runs_take_every_time_is_theirs(runs: Sequence[tuple[int, f
     for (count, run_us), each in zip(runs, timed, strict=True):
         assert each.disturbed is None
         assert each.burst_us == pytest.approx(count * run_us)
+
+
+def test_what_a_run_queues_is_counted() -> None:
+    """So that the driver's queue is not filled behind a gate, where launching would wait for the device."""
+    single, threefold = gate.Burst((lambda: 0,) * 40, 1.0), gate.Burst((lambda: 0,) * 40, 1.0, 3)
+    assert (single.queued, threefold.queued) == (42, 122)
+    assert [len(group) for group in gate.groups([single] * 12)] == [11, 1]
+    assert [len(group) for group in gate.groups([threefold] * 12)] == [3, 3, 3, 3]
+    assert gate.Gate().hold_us([threefold]) > gate.Gate().hold_us([single])

@@ -26,6 +26,7 @@ from algosearch.ops import BatchNormOp, canonical
 from algosearch.records import Failure, InvalidAlgorithm
 from tests.backends import reference
 from tests.backends.cudnn.fake import SOURCES, FakeCudnn, compiled
+from tests.backends.cudnn.host_gpu import HostGpu
 from tests.backends.cudnn.memory import Memory, aligned
 from tests.strategies import batch_norm_ops
 
@@ -308,7 +309,7 @@ def test_listing_without_a_graph(handle: Handle) -> None:
 
 def test_a_reserve_is_told_and_only_modes_that_do_both_passes_are_listed(handle: Handle) -> None:
     backward = replace(FUSED, phase="backward")
-    offers = [offer_of(handle, op) for op in (FUSED, backward)]
+    offers = [offer_of(handle, op, HostGpu()) for op in (FUSED, backward)]
     listed = [offer.listing(None).candidates for offer in offers if offer is not None]
     for offer in offers:
         assert offer is not None
