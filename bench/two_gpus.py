@@ -19,6 +19,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -41,12 +43,18 @@ def wait_to_go(directory: str, rank: int) -> None:
         time.sleep(0.002)
 
 
+def store_of(directory: str, rank: int) -> str:
+    """Where a process keeps its records: the server, if one listens there, with a directory of its own before it."""
+    socket = Path(directory, "server", "s")
+    return f"unix://{socket}?directory={directory}/{rank}" if socket.exists() else directory
+
+
 async def work(network: str, case: str, batch: int, directory: str, rank: int) -> dict[str, Any]:
     """One process's part: everything is its to ask, and whose search it was is all the same."""
     ops = training_convs(network, case, batch)
     if rank:
         ops.reverse()
-    async with algosearch.open_searcher(store=directory, devices=["cudnn:0"]) as searcher:
+    async with algosearch.open_searcher(store=store_of(directory, rank), devices=["cudnn:0"]) as searcher:
         await searcher.select(OTHER, mode="heuristic")  # the device is open, and nothing searched
         await asyncio.to_thread(wait_to_go, directory, rank)
         began = time.time()
@@ -68,7 +76,9 @@ def regrets(network: str, case: str, batch: int, directory: str) -> dict[str, An
     ops = training_convs(network, case, batch)
 
     async def stored() -> list[algosearch.Choice]:
-        async with algosearch.open_searcher(store=directory, devices=["cudnn:0"], mode="cached") as searcher:
+        async with algosearch.open_searcher(
+            store=store_of(directory, 0), devices=["cudnn:0"], mode="cached"
+        ) as searcher:
             return await searcher.select_many(ops)
 
     choices = asyncio.run(stored())
@@ -90,9 +100,21 @@ def regrets(network: str, case: str, batch: int, directory: str) -> dict[str, An
         session.close()
 
 
-def together(count: int, what: tuple[str, str, str], *, shared: bool) -> dict[str, Any]:
-    """So many processes at once on one empty directory, and what came of it."""
-    with tempfile.TemporaryDirectory() as directory:
+@contextmanager
+def server(directory: str) -> Iterator[None]:
+    """A Valkey of our own, in a directory below this one."""
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+    from tests.servers import running
+
+    home = Path(directory, "server")
+    home.mkdir()
+    with running(home):
+        yield
+
+
+def together(count: int, what: tuple[str, str, str], *, shared: bool, served: bool) -> dict[str, Any]:
+    """So many processes at once on one empty directory, or server, and what came of it."""
+    with tempfile.TemporaryDirectory() as directory, server(directory) if served else nullcontext():
         started = [
             subprocess.Popen(
                 [sys.executable, __file__, "--sample", "work", *what, directory, str(rank)],
@@ -119,6 +141,7 @@ def main() -> None:
     parser = arguments(__doc__ or "")
     parser.add_argument("--sample", nargs=6, metavar=("WHAT", "NETWORK", "CASE", "BATCH", "DIRECTORY", "RANK"))
     parser.add_argument("--shared", action="store_true", help="both processes on the first GPU")
+    parser.add_argument("--server", action="store_true", help="share a Valkey server, and no directory")
     parser.add_argument("--network", default="resnet50")
     parser.add_argument("--case", choices=tuple(CASES), default="fp16_nhwc")
     parser.add_argument("--batch", type=int, default=64)
@@ -132,7 +155,10 @@ def main() -> None:
             print(json.dumps(regrets(network, case, int(batch), directory)))
         return
     which = (options.network, options.case, str(options.batch))
-    raw = [{count: together(count, which, shared=options.shared) for count in (1, 2)} for _ in range(options.times)]
+    raw = [
+        {count: together(count, which, shared=options.shared, served=options.server) for count in (1, 2)}
+        for _ in range(options.times)
+    ]
     one, two = (statistics.median(each[count]["wall_s"] for each in raw) for count in (1, 2))
     figures = {
         "one_process_s": one,
@@ -144,7 +170,7 @@ def main() -> None:
         "regret_alone": statistics.median(sum(each[1]["mine_us"]) / sum(each[1]["best_us"]) - 1 for each in raw),
     }
     limits = {key: value for key, value in LIMITS.items() if not (options.shared and key == "faster")}
-    report(figures, limits, options.json, {"shared": options.shared, "samples": raw})
+    report(figures, limits, options.json, {"shared": options.shared, "server": options.server, "samples": raw})
 
 
 if __name__ == "__main__":
