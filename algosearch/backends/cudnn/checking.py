@@ -70,7 +70,8 @@ class Judgement:
         )
 
     def _against_definition(self, tensor: GraphTensor, places: list[int]) -> str | None:
-        read = [each for each in self._buffers.tensors if not each.written]
+        wanted = self._problem.read_for(tensor.name)
+        read = [each for each in self._buffers.tensors if each.name in wanted]
         if sum(each.bytes for each in read) > MOST_READ_BYTES:
             return None
         places = self._problem.near(tensor, places)

@@ -82,7 +82,7 @@ def _candidate(op: Op, rank: int, ideal_us: float, generated: Generated, dice: r
 
 def _reserve_bytes(op: Op, rank: int) -> int:
     """A fused batch norm of training keeps a bit of each element, or a byte: which of the two, rank decides."""
-    if not isinstance(op, BatchNormOp) or op.fusion == "none" or op.phase != "training_forward":
+    if not isinstance(op, BatchNormOp) or op.phase != "training":
         return 0
     return prod(op.shape) if rank % 2 else -(-prod(op.shape) // 8)
 
