@@ -219,6 +219,7 @@ def test_an_environment_that_no_key_could_carry(changes: dict[str, Any], rule: s
 
 
 KEY: Final = Key.of(CONV, HERE)
+PAIR_KEY: Final = Key.of(replace(NORM, phase="training", fusion="activation"), HERE)
 
 
 @pytest.mark.parametrize(
@@ -228,6 +229,10 @@ KEY: Final = Key.of(CONV, HERE)
         ("[]", "cannot be read"),
         ("{}", "cannot be read"),
         (KEY.text[:-1], "cannot be read"),
+        # A pass of a pair, as it was searched alone before pairs were: nobody asks for it any more.
+        (PAIR_KEY.text.replace('"phase":"training"', '"phase":"backward"'), "not in canonical form"),
+        (PAIR_KEY.text.replace('"phase":"training"', '"phase":"training_forward"'), "not in canonical form"),
+        (PAIR_KEY.text.replace('"fusion":"activation"', '"fusion":"none"'), "cannot be read"),
         (KEY.text + " ", "not in canonical form"),
         (KEY.text.replace('"schema":1', '"schema":2'), "schema 2; this algosearch reads 1"),
         ('{"schema":7,"tensors":[]}', "schema 7; this algosearch reads 1"),
