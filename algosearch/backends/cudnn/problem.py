@@ -98,8 +98,9 @@ class ConvProblem:
 class NormProblem:
     """A batch norm.
 
-    Of a pair every result of both passes counts. The reserve between them is nobody's result: each mode has its own
-    idea of what is in it, and what it is good for shows in the gradients.
+    Of a pair every result of both passes counts. The reserve between them is written as they are, so that it is spoilt
+    before a check and has guards; but it is nobody's result: each mode has its own idea of what is in it, and what it
+    is good for shows in the gradients.
 
     Args:
         reserve_bytes: the largest among the plans.
@@ -151,7 +152,7 @@ def _reserve(size_bytes: int) -> GraphTensor:
         strides=(1,),
         element_type="int8",
         bytes=size_bytes,
-        written=False,
+        written=True,
     )
 
 

@@ -140,13 +140,18 @@ EXPORT int cudnnBatchNormalizationForwardTrainingEx(
     if (!status) status = spaces(workspace, room, workspace_of(mode, x), reserve, kept, reserve_of(mode, ops, x));
     if (!status) status = scripted("execute", mode);
     if (status || !handle || parameters->mode != mode) return status ? status : fail(2000, "another mode's parameters");
+    size_t reserved = reserve_of(mode, ops, x);
     struct norm norm = {.epsilon = epsilon, .momentum = momentum, .mask = ops ? reserve : NULL, .wide = mode != PERSISTENT};
     use(&norm, X, x, x_data), use(&norm, Y, y, y_data), use(&norm, SCALE, parameters, scale), use(&norm, BIAS, parameters, bias);
     use(&norm, BEFORE_MEAN, parameters, running_mean), use(&norm, BEFORE_VARIANCE, parameters, running_variance);
     use(&norm, RUNNING_MEAN, parameters, running_mean), use(&norm, RUNNING_VARIANCE, parameters, running_variance);
     use(&norm, SAVED_MEAN, parameters, saved_mean), use(&norm, SAVED_INVERSE, parameters, saved_inverse);
     if (ops == 2) use(&norm, Z, z, z_data);
+    unsigned char *elsewhere = ops && scripted("keep", mode) ? calloc(1, reserved) : NULL;
+    if (elsewhere) norm.mask = elsewhere;
     norm_training(&norm);
+    free(elsewhere);
+    if (ops && scripted("beyond", mode)) norm.mask[reserved] = 1;
     return 0;
 }
 

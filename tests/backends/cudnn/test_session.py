@@ -287,6 +287,33 @@ def test_a_pair_is_checked_by_what_its_own_forward_pass_wrote(fake: FakeCudnn, d
         assert driven.check(plan, other) is None
 
 
+def test_a_pair_that_does_not_write_its_reserve_cannot_live_on_what_an_earlier_run_left_there(
+    fake: FakeCudnn, driven: Driven
+) -> None:
+    pair = BatchNormOp(**PAIR, data_type="float16")
+    ((_, plan),) = plans = driven.runnable(pair)
+    driven.load_for(pair, plans)
+    assert isinstance(driven.launch(plan), Burst)
+    assert driven.check(plan) is None
+    fake.script("keep", 1, what=LegacyMode.SPATIAL_PERSISTENT)
+    assert isinstance(driven.launch(plan), Burst)
+    failure = driven.check(plan)
+    assert failure is not None
+    assert failure.kind == "wrong_result"
+    assert "gradient" in failure.message
+
+
+def test_who_writes_beyond_its_reserve_is_found(fake: FakeCudnn, driven: Driven) -> None:
+    pair = BatchNormOp(**PAIR, data_type="float16")
+    ((_, plan),) = plans = driven.runnable(pair)
+    driven.load_for(pair, plans)
+    fake.script("beyond", 1, what=LegacyMode.SPATIAL_PERSISTENT)
+    assert isinstance(driven.launch(plan), Burst)
+    failure = driven.check(plan)
+    assert failure is not None
+    assert failure.kind == "out_of_bounds"
+
+
 def test_a_pair_whose_gradients_are_of_another_reserve_is_found(
     fake: FakeCudnn, driven: Driven, monkeypatch: pytest.MonkeyPatch
 ) -> None:
