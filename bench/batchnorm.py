@@ -1,9 +1,11 @@
 """The batch norms of ResNet-50's training step: how good the picks are, and whether their sizes are the library's.
 
-Forward and backward, plain and fused, both layouts, three types. Each pick is held against every one that was tried
-(`oracle.py`), and against what frameworks take by rule: the persistent mode for channels-last tensors of half
-precision, else the spatial one. Sizes are held against the legacy API's own queries, through another handle. `size_us`
-is what a size costs that is known, beside `hit_us` for an answer.
+Forward and backward, plain and fused, both layouts, three types. A fused one is a pair: one case, one choice, the time
+of both passes. Each pick is held against every one that was tried (`oracle.py`), and against what frameworks take by
+rule: the persistent mode for channels-last tensors of half precision, else the spatial one; of a pair, for both passes.
+Sizes are held against the legacy API's own queries, through another handle: of a pair, the larger workspace of its two
+passes, and the reserve of each. `pairs_apart` counts those whose passes, asked one by one, got another choice than the
+pair. `size_us` is what a size costs that is known, beside `hit_us` for an answer.
 
     python bench/batchnorm.py --json bench/results/batchnorm.json
 """
@@ -33,21 +35,26 @@ from algosearch.records import Candidate, Trial
 
 TYPES = ("float16", "bfloat16", "float32")
 LAYOUTS = ("channels_last", "channels_first")
-LIMITS = {"regret_sum": "≤ 0.01", "regret_worst": "≤ 0.01", "sizes_that_differ": "0"}
+LIMITS = {"regret_sum": "≤ 0.01", "regret_worst": "≤ 0.01", "sizes_that_differ": "0", "pairs_apart": "0"}
+KINDS = (
+    ("training_forward", "none"),
+    ("backward", "none"),
+    ("training", "activation"),
+    ("training", "add_activation"),
+)
+"""(phase, fusion)."""
 ASKED = 2000
 
 
 def norms(data_type: str, layout: str, batch: int) -> list[BatchNormOp]:
-    """Of one training step, each once; of each plain one the fused ones as well, which a pass would make of it."""
+    """Of one training step, each once; of each shape the pairs as well, which a pass would make of it."""
     options = ReadOptions(batch=batch, data_type=data_type, layout=layout)  # type: ignore[arg-type]
     nodes = expand(build_workload("resnet50", options).nodes)
     plain = dict.fromkeys(canonical(node.op) for node in nodes if isinstance(node.op, BatchNormOp))
     shapes = list(dict.fromkeys(op.shape for op in plain))
     return [
         canonical(BatchNormOp(shape=shape, phase=phase, fusion=fusion, layout=layout, data_type=data_type))  # type: ignore[arg-type]
-        for shape, phase, fusion in product(
-            shapes, ("training_forward", "backward"), ("none", "activation", "add_activation")
-        )
+        for shape, (phase, fusion) in product(shapes, KINDS)
     ]
 
 
@@ -63,7 +70,7 @@ def sample(data_type: str, layout: str, batch: int, seconds: float) -> dict[str,
     from algosearch.backends.cudnn import CudnnBackend
 
     ops = norms(data_type, layout, batch)
-    found: dict[str, Any] = {"ops": len(ops), "cases": {}, "unsupported": []}
+    found: dict[str, Any] = {"ops": len(ops), "cases": {}, "unsupported": [], "apart": []}
 
     async def search() -> dict[BatchNormOp, algosearch.Choice]:
         choices: dict[BatchNormOp, algosearch.Choice] = {}
@@ -78,6 +85,8 @@ def sample(data_type: str, layout: str, batch: int, seconds: float) -> dict[str,
                     found["unsupported"].append(op.describe())
                     continue
                 found["cases"][op.describe()] = {"seconds": perf_counter() - start}
+                if any(choice != choices[op] for choice in await searcher.select_many(op.passes)):
+                    found["apart"].append(op.describe())
                 if perf_counter() > stop:
                     break
             found.update(await _hits(searcher, next(iter(choices))))
@@ -128,6 +137,7 @@ def _priced(session: Session, op: BatchNormOp, choice: algosearch.Choice) -> dic
     mine, best = oracle.prices(times, choice.algorithm)
     return {
         "pick": choice.algorithm,
+        "pair": op.phase == "training",
         "mine_us": mine,
         "best_us": best,
         "rule_us": oracle.prices(times, rule)[0] if rule in times else None,
@@ -144,12 +154,16 @@ def _sizes_that_differ(choices: dict[BatchNormOp, algosearch.Choice]) -> list[st
     handle = Handle(Library.load())
     differing = []
     for op, choice in choices.items():
-        asked = {
-            str(legacy_algorithm(each.mode)): (each.workspace_bytes, each.reserve_bytes)
-            for each in LegacyNorm(handle, op).candidates()
-        }
+        asked: dict[str, list[tuple[int, int]]] = {}
+        for one in op.passes:
+            for mode in LegacyNorm(handle, one).candidates():
+                sizes = asked.setdefault(str(legacy_algorithm(mode.mode)), [])
+                sizes.append((mode.workspace_bytes, mode.reserve_bytes))
         for each in choice.candidates:
-            if asked.get(each.algorithm, told := (each.workspace_bytes, each.reserve_bytes)) != told:
+            queried = asked.get(each.algorithm, [])
+            largest = max((workspace_bytes for workspace_bytes, _ in queried), default=each.workspace_bytes)
+            reserves = {reserve_bytes for _, reserve_bytes in queried} or {each.reserve_bytes}
+            if (largest, reserves) != (each.workspace_bytes, {each.reserve_bytes}):
                 differing.append(f"{op.describe()}: {each.algorithm}")
     handle.destroy()
     return differing
@@ -196,12 +210,18 @@ def _figures(raw: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
         figures[f"{name}_unsupported"] = len(samples[0]["unsupported"])
         figures[f"{name}_regret"] = _ratio(found, "mine_us", "best_us")
         figures[f"{name}_against_rule"] = _ratio(ruled, "mine_us", "rule_us") if ruled else None
+        pairs = [case for case in found if case["pair"]]
+        figures[f"{name}_pairs"] = len(pairs)
+        figures[f"{name}_pairs_regret"] = _ratio(pairs, "mine_us", "best_us") if pairs else None
+        ruled = [case for case in pairs if case["rule_us"]]
+        figures[f"{name}_pairs_against_rule"] = _ratio(ruled, "mine_us", "rule_us") if ruled else None
         figures[f"{name}_seconds_a_key"] = statistics.mean(case["seconds"] for case in found)
     first = next(iter(raw.values()))[0]
     return figures | {
         "regret_sum": _ratio(everything, "mine_us", "best_us"),
         "regret_worst": max(case["mine_us"] / case["best_us"] - 1 for case in everything),
         "sizes_that_differ": sum(len(each["sizes_that_differ"]) for samples in raw.values() for each in samples),
+        "pairs_apart": sum(len(each["apart"]) for samples in raw.values() for each in samples),
         "hit_us": first["hit_us"],
         "size_us": first["size_us"],
     }

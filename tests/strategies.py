@@ -128,15 +128,18 @@ def conv_ops(
 def batch_norm_ops(
     draw: DrawFn,
     *,
-    phases: Sequence[Phase] = ("training_forward", "inference", "backward"),
+    phases: Sequence[Phase] = ("training_forward", "inference", "backward", "training"),
     data_types: Sequence[NormType] = ("float16", "bfloat16", "float32", "float64"),
     largest: int = 6,
 ) -> BatchNormOp:
     """Any valid batch norm of the given kinds."""
     phase = draw(st.sampled_from(phases))
-    statistics = draw(st.sampled_from(cast("tuple[NormStatistics, ...]", ("per_channel", "per_activation"))))
-    fusable = phase != "inference" and statistics == "per_channel"
-    fusions: tuple[Fusion, ...] = ("none", "activation", "add_activation") if fusable else ("none",)
+    pair = phase == "training"
+    ways: tuple[NormStatistics, ...] = ("per_channel",) if pair else ("per_channel", "per_activation")
+    statistics = draw(st.sampled_from(ways))
+    fusions: tuple[Fusion, ...] = ("none",)
+    if phase != "inference" and statistics == "per_channel":
+        fusions = ("activation", "add_activation") if pair else ("none", "activation", "add_activation")
     data_type = draw(st.sampled_from(data_types))
     return BatchNormOp(
         shape=tuple(draw(st.lists(st.integers(1, largest), min_size=2, max_size=5))),

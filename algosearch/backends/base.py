@@ -8,7 +8,8 @@ Rules that every implementation keeps and `tests/backends/contract.py` checks:
 - Only msgspec nouns cross, and a built plan is known by a number: so that a process stands behind the contract
   (`algosearch.devices.remote`).
 - A candidate that fails is a returned `Failure`. An exception says that the contract or the installation is broken.
-- The op is canonical (`algosearch.ops.canonical`).
+- The op is one that is searched (`algosearch.ops.searched_as`): canonical, and of a fused batch norm of training both
+  passes at once, one run of which is forward and then backward.
 """
 
 from __future__ import annotations

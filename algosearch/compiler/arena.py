@@ -82,11 +82,14 @@ def lower_bound_bytes(blocks: Sequence[Block]) -> tuple[int, int]:
     return most, alive.index(most)
 
 
-_ORDERS: Final[tuple[Callable[[Block], tuple[int, int, BlockKey]], ...]] = (
-    lambda block: (-block.padded_bytes, block.first, block.key),
-    lambda block: (-block.padded_bytes * (block.last - block.first + 1), block.first, block.key),
-    lambda block: (block.first - block.last, -block.padded_bytes, block.key),
-    lambda block: (block.first, -block.padded_bytes, block.key),
+_ORDERS: Final[tuple[Callable[[Block], tuple[int, int, int, BlockKey]], ...]] = (
+    lambda block: (-block.padded_bytes, 0, block.first, block.key),
+    lambda block: (-block.padded_bytes * (block.last - block.first + 1), 0, block.first, block.key),
+    lambda block: (-(block.padded_bytes**2) * (block.last - block.first + 1), 0, block.first, block.key),
+    # By magnitude, so that of blocks of one kind those that live longest lie together, out of the others' way.
+    lambda block: (-block.padded_bytes.bit_length(), block.first - block.last, -block.padded_bytes, block.key),
+    lambda block: (block.first - block.last, -block.padded_bytes, 0, block.key),
+    lambda block: (block.first, -block.padded_bytes, 0, block.key),
 )
 
 

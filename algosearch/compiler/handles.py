@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Self
 
 from algosearch.backends import Backend, Device
-from algosearch.ops import Op, canonical
+from algosearch.ops import Op, searched_as
 from algosearch.pinned import PinnedThread
 from algosearch.records import Listing
 
@@ -46,7 +46,7 @@ class HandleProbe:
         Cancellation: what has begun ends by itself, its result dropped.
         """
         assert self._thread is not None, "a HandleProbe is used while it is entered"
-        return await self._thread.run(self._ask, canonical(op))
+        return await self._thread.run(self._ask, searched_as(op))
 
     def _ask(self, op: Op) -> Listing:
         self.handles += 1

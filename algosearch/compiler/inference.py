@@ -178,6 +178,8 @@ def _conv(conv: Conv, inputs: Sequence[Tensor]) -> Inferred:
 
 
 def _norm(norm: Norm, inputs: Sequence[Tensor]) -> Inferred:
+    if norm.phase == "training":
+        raise ValueError("the two passes of a batch norm are two nodes of a graph")
     fused = norm.fusion != "none"
     count = (5 + 2 * fused) if norm.phase == "backward" else (5 + (norm.fusion == "add_activation"))
     if len(inputs) != count:

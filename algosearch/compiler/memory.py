@@ -12,10 +12,10 @@ from typing import Final
 import msgspec
 
 from algosearch.compiler.arena import Arena, Block, BlockKey, lay_out
-from algosearch.compiler.graph import Graph, GraphNode
+from algosearch.compiler.graph import Graph, GraphNode, Tensor
 from algosearch.compiler.plan import Buffer, Plan, PlannedTask
 from algosearch.errors import DoesNotFit
-from algosearch.ops import Op
+from algosearch.ops import BatchNormOp, Op
 from algosearch.records import Choice
 
 __all__ = ("Choices", "Fitting", "fit", "planned")
@@ -43,7 +43,7 @@ def blocks_of(graph: Graph, choices: Choices) -> list[Block]:
     last = {tensor: index for index, node in enumerate(graph.nodes) for tensor in (*node.outputs, *node.inputs)}
     last.update(dict.fromkeys(graph.outputs, end))
     blocks = [
-        Block(("tensor", tensor), graph.tensors[tensor].bytes, index, last[tensor])
+        Block(("tensor", tensor), _bytes_of(graph.tensors[tensor], node, choices), index, last[tensor])
         for index, node in enumerate(graph.nodes)
         for tensor in node.outputs
     ]
@@ -53,6 +53,20 @@ def blocks_of(graph: Graph, choices: Choices) -> list[Block]:
         if node.op is not None
     ]
     return blocks
+
+
+def _bytes_of(tensor: Tensor, node: GraphNode, choices: Choices) -> int:
+    """A reserve is as large as what was picked needs, which under a limit may be other than when its size was asked."""
+    if tensor.role == "reserve" and node.op is not None:
+        return choices[node.op].reserve_bytes
+    return tensor.bytes
+
+
+def _time_us(op: Op, choice: Choice) -> float | None:
+    """Of a task. The time of a pair is that of both its passes, and counts with the forward one."""
+    if isinstance(op, BatchNormOp) and op.phase == "backward" and op.fusion != "none":
+        return None
+    return choice.time_us
 
 
 async def fit(
@@ -79,7 +93,7 @@ async def fit(
             choices=choices,
             arena=lay_out(blocks_of(graph, choices)),
             limit_bytes=limit_bytes,
-            time_us=sum(choices[op].time_us or 0.0 for op in graph.ops),
+            time_us=sum(_time_us(op, choices[op]) or 0.0 for op in graph.ops),
         )
 
     free = await under(None)
@@ -154,5 +168,5 @@ def _task(node: GraphNode, fitting: Fitting) -> PlannedTask:
         algorithm=choice.algorithm,
         workspace_bytes=choice.workspace_bytes,
         workspace_offset=fitting.arena.offsets.get(("workspace", node.name)),
-        time_us=choice.time_us,
+        time_us=_time_us(node.op, choice),
     )

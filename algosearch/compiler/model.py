@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from algosearch.ops import ElementType, Layout, Op, canonical
+from algosearch.ops import ElementType, Layout, Op, searched_as
 
 __all__ = ("Node", "Skipped", "Model", "ReadOptions", "AS_STATED")
 
@@ -60,8 +60,9 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def distinct(self) -> tuple[Op, ...]:
-        """The canonical ops, each once, in the order in which they are first met."""
-        return tuple(dict.fromkeys(canonical(node.op) for node in self.nodes))
+        """What is to be searched, each once, in the order in which it is first met; the passes of a fused batch norm of
+        training are one (`ops.searched_as`)."""
+        return tuple(dict.fromkeys(searched_as(node.op) for node in self.nodes))
 
 
 class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,12 +18,14 @@ class PlannedTask(msgspec.Struct, frozen=True, kw_only=True):
     reads: tuple[str, ...]
     writes: tuple[str, ...]
     algorithm: str | None = None
-    """What to run it with; None for a kind that no algorithm is searched for."""
+    """What to run it with; None for a kind that no algorithm is searched for. The passes of a fused batch norm have the
+    same one, for the backward one reads the reserve that the forward one wrote."""
     workspace_bytes: int = 0
     workspace_offset: int | None = None
     """Of its workspace in the arena, in bytes; None if it needs none."""
     time_us: float | None = None
-    """A run of the algorithm, as it was timed in the search; None if it was not."""
+    """A run of the algorithm, as it was timed in the search; None if it was not. The passes of a fused batch norm are
+    timed as one: the forward one has the time of both, the backward one none."""
 
 
 class Buffer(msgspec.Struct, frozen=True, kw_only=True):

@@ -35,7 +35,7 @@ def _expand(node: Node) -> Iterator[Node]:
 
 
 def _expand_batch_norm(node: Node, op: BatchNormOp) -> Iterator[Node]:
-    if op.phase == "backward":
+    if op.phase in ("backward", "training"):
         yield node
         return
 

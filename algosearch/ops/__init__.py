@@ -5,6 +5,7 @@ from __future__ import annotations
 from algosearch.ops.batch_norm import BatchNormOp, Fusion, NormStatistics, NormType, ParameterType, Phase
 from algosearch.ops.canonical import canonical
 from algosearch.ops.conv import ConvOp, Direction
+from algosearch.ops.pairing import searched_as
 from algosearch.ops.types import ELEMENT_BYTES, AccumulateType, ElementType, Layout, Shape
 
 Op = ConvOp | BatchNormOp
@@ -14,6 +15,7 @@ __all__ = (
     "ConvOp",
     "BatchNormOp",
     "canonical",
+    "searched_as",
     "Direction",
     "Phase",
     "Fusion",

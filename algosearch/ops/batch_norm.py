@@ -1,24 +1,25 @@
-"""`BatchNormOp`: one batch normalisation, in one of its three phases."""
+"""`BatchNormOp`: one batch normalisation, in one of its phases."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from math import prod
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 import msgspec
-from msgspec.structs import force_setattr
+from msgspec.structs import force_setattr, replace
 
 from algosearch.errors import InvalidOp
 from algosearch.ops.types import LAYOUTS, MEMO_LIMIT, Layout, Shape, element_bytes, one_of, whole_tuple
 
-Phase = Literal["training_forward", "inference", "backward"]
+Phase = Literal["training_forward", "inference", "backward", "training"]
+"""`training` is a fused batch norm's forward and backward pass as one op."""
 Fusion = Literal["none", "activation", "add_activation"]
 NormStatistics = Literal["per_channel", "per_activation"]
 NormType = Literal["float16", "bfloat16", "float32", "float64"]
 ParameterType = Literal["float32", "float64"]
 
-PHASES: Final = ("training_forward", "inference", "backward")
+PHASES: Final[tuple[Phase, ...]] = get_args(Phase)
 FUSIONS: Final = ("none", "activation", "add_activation")
 STATISTICS: Final = ("per_channel", "per_activation")
 # Scale, bias and statistics of a half-precision tensor are float32 in every library (cudnnDeriveBNTensorDescriptor).
@@ -54,7 +55,8 @@ class BatchNormOp(
     """One batch normalisation over [N, C, spatial…].
 
     `activation` is a ReLU after it, `add_activation` a residual add, then a ReLU. Backward of a fused op reads
-    the reserve that its forward wrote, so both are one choice.
+    the reserve that its forward wrote, so both are one choice: whichever is asked about, what is searched is an op of
+    phase `training`, which is the one and then the other (`ops.searched_as`).
 
     Raises:
         InvalidOp: naming the field, its value and the rule, when the values describe no computation.
@@ -87,6 +89,17 @@ class BatchNormOp(
         return self.shape[1:] if self.statistics == "per_activation" else self.shape[1:2]
 
     @property
+    def passes(self) -> tuple[BatchNormOp, ...]:
+        """Each pass as an op of its own, in the order in which they run: of phase `training` two, else the op."""
+        if self.phase != "training":
+            return (self,)
+        return replace(self, phase="training_forward"), replace(self, phase="backward")
+
+    def pass_that_writes(self, name: str) -> BatchNormOp:
+        """The one of `passes` that has this tensor among its `output_shapes`."""
+        return next(each for each in self.passes if name in each.output_shapes)
+
+    @property
     def output_shapes(self) -> dict[str, Shape]:
         """The shape of every tensor that this phase writes, by name. Pure: needs no device.
 
@@ -113,10 +126,12 @@ class BatchNormOp(
                 if self.fusion == "add_activation":
                     gradients["addend_gradient"] = self.shape
                 return gradients
+            case "training":
+                return {name: shape for each in self.passes for name, shape in each.output_shapes.items()}
 
     @property
     def output_shape(self) -> Shape:
-        """The shape of the phase's main result: the output, or the input's gradient. Both are `shape`."""
+        """The shape of the phase's main result: the output, the input's gradient, or both. Each is `shape`."""
         return self.shape
 
     @property
@@ -139,14 +154,16 @@ class BatchNormOp(
                 tensors, parameters = 3, 8
             case "backward":
                 tensors, parameters = 5, 5
+            case "training":
+                return sum(each.bytes_moved for each in self.passes)
         if self.fusion == "add_activation":
             tensors += 1
         return tensors * self.tensor_bytes + parameters * self.parameter_bytes
 
     @property
     def flops(self) -> int:
-        """A conventional count: 2 an element for inference, 5 for training forward, 8 for backward."""
-        return prod(self.shape) * {"inference": 2, "training_forward": 5, "backward": 8}[self.phase]
+        """A conventional count: 2 an element for inference, 5 for training forward, 8 for backward, 13 for both."""
+        return prod(self.shape) * {"inference": 2, "training_forward": 5, "backward": 8, "training": 13}[self.phase]
 
     def describe(self) -> str:
         """One short line for messages and tables, such as `batch_norm training_forward 64x64x56x56 float32`."""
@@ -176,5 +193,7 @@ def _validate(op: BatchNormOp) -> None:
         )
     if op.phase == "inference" and op.fusion != "none":
         raise InvalidOp("fusion", op.fusion, "inference has none: it folds into the convolution before it")
+    if op.phase == "training" and op.fusion == "none":
+        raise InvalidOp("phase", op.phase, "is of a fused batch norm: the passes of a plain one are two ops")
     if op.statistics == "per_activation" and op.fusion != "none":
         raise InvalidOp("fusion", op.fusion, "per-activation statistics cannot be fused")

@@ -74,12 +74,15 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One answer: which algorithm, and the bytes of workspace that it needs."""
 
     algorithm: str
+    """Of a fused batch norm of training, for both passes: whichever of them was asked about, the choice is the same."""
     workspace_bytes: int
+    """What a run needs; of a fused batch norm of training, the pass that needs more."""
     notes: tuple[str, ...] = ()
     reserve_bytes: int = 0
     """The size of the reserve that a fused batch norm of training writes for its backward; 0 for all else."""
     time_us: float | None = None
-    """The picked algorithm's time a run; None if nothing was run."""
+    """The picked algorithm's time a run; of a fused batch norm of training, that of both passes. None if nothing was
+    run."""
     error_us: float | None = None
     """Its standard error. None if and only if `time_us` is."""
     first_us: float | None = None

@@ -1,8 +1,8 @@
 """`Key`: what a record is about. A whitelist: the problem, and the environment that its answer depends on.
 
-In the key: every field of the canonical op, and of the environment the backend, the device's *kind*, the library
-versions, and what changes the candidate set. Never in it: an ordinal or a host (equal devices share), a Python hash
-(differs by process), a policy (a record holds every trial; a policy is another pick from it).
+In the key: every field of the op that is searched (`ops.searched_as`), and of the environment the backend, the device's
+*kind*, the library versions, and what changes the candidate set. Never in it: an ordinal or a host (equal devices
+share), a Python hash (differs by process), a policy (a record holds every trial; a policy is another pick from it).
 
 Rejected: hashing the environment wholesale (always changes, so that nothing is ever found again: XLA's fingerprint
 had to be switched off for that), and pickled or tuple keys (equal values with other bytes: diskcache#54).
@@ -18,7 +18,7 @@ import msgspec
 from msgspec.structs import force_setattr
 
 from algosearch.errors import InvalidValue, UndecodableRecord
-from algosearch.ops import BatchNormOp, ConvOp, Op, canonical
+from algosearch.ops import BatchNormOp, ConvOp, Op, searched_as
 
 KEY_SCHEMA: Final = 1
 """Counts up when the same problem would get another key, or a key another meaning."""
@@ -106,9 +106,9 @@ class Key(msgspec.Struct, frozen=True, gc=False):
 
     @classmethod
     def of(cls, op: Op, environment: Environment) -> Key:
-        """The key of `op` (in any of its equal descriptions) in an environment."""
+        """The key of `op`, in any of its equal descriptions, or as either pass of a pair, in an environment."""
         before, after = _around_problem(environment)
-        text = before + _encode(canonical(op)) + after
+        text = before + _encode(searched_as(op)) + after
         return cls(text.decode(), hashlib.sha256(text).hexdigest())
 
     @classmethod
@@ -132,7 +132,7 @@ class Key(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def problem(self) -> Op:
-        """The canonical op."""
+        """The op that was searched, as `searched_as` gives it."""
         return _decode(self.text).problem
 
     @property

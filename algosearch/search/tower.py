@@ -25,7 +25,7 @@ from algosearch._version import VERSION
 from algosearch.devices.pool import Pool, Turn
 from algosearch.devices.worker import Found, nobody_asked
 from algosearch.errors import AlgosearchError, SearcherClosed
-from algosearch.ops import Op, canonical
+from algosearch.ops import Op, searched_as
 from algosearch.records import Environment, Key, Policy, Provenance, Record, Search, SearchMode, Trials, not_to_try
 from algosearch.search.claims import Claims, Hold, shown
 from algosearch.search.counts import Counts
@@ -373,7 +373,7 @@ class Tower:
         if known is None:
             if len(self._keys) >= _KEYS_KEPT:
                 self._keys.clear()
-            known = self._keys[pool, op] = (Key.of(op, environment), canonical(op))
+            known = self._keys[pool, op] = (Key.of(op, environment), searched_as(op))
         return known
 
 

@@ -19,7 +19,7 @@ import pytest
 
 from algosearch.backends.base import Backend, Session
 from algosearch.backends.discover import backend_of
-from algosearch.ops import Op, canonical
+from algosearch.ops import Op, searched_as
 from algosearch.records import Algorithm, Built, Burst, Candidate, Environment, Failure, FailureKind, Key
 from tests.backends.driven import Driven, crossed
 
@@ -69,7 +69,7 @@ class BackendContract(ABC):
             yield driven
 
     def _ops(self) -> list[Op]:
-        ops: list[Op] = [canonical(op) for op in self.ops()]
+        ops: list[Op] = [searched_as(op) for op in self.ops()]
         assert len(set(ops)) >= 2
         return ops
 
@@ -283,7 +283,7 @@ class BackendContract(ABC):
         if scripted is None:
             pytest.skip("this backend cannot be made to be wrong")
         backend, op, algorithm, kind = scripted
-        op = canonical(op)
+        op = searched_as(op)
         with Driven(backend, backend.devices()[0]) as driven:
             plans = driven.runnable(op)
             driven.load_for(op, plans)
@@ -399,7 +399,7 @@ class BackendContract(ABC):
     # -- what it cannot do -------------------------------------------------------------------------------------------
 
     def test_an_op_that_it_cannot_do_is_an_answer_not_an_exception(self, driven: Driven) -> None:
-        for op in map(canonical, self.impossible_ops()):
+        for op in map(searched_as, self.impossible_ops()):
             for candidate in driven.enumerate(op).candidates:
                 failure = driven.build(op, candidate)
                 assert isinstance(failure, Failure), candidate.algorithm

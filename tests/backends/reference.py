@@ -71,7 +71,11 @@ def conv(op: ConvOp, tensors: Mapping[str, Array]) -> Array:
 
 
 def batch_norm(op: BatchNormOp, tensors: Mapping[str, Array], *, epsilon: float, momentum: float) -> dict[str, Array]:
-    """Every result of an op, from and as dense rows of memory."""
+    """Every result of an op, from and as dense rows of memory. A pair's gradients are those of what its forward pass
+    has written into `tensors`."""
+    if op.phase == "training":
+        each = (batch_norm(single, tensors, epsilon=epsilon, momentum=momentum) for single in op.passes)
+        return {name: values for found in each for name, values in found.items()}
     over = (0,) if op.statistics == "per_activation" else (0, *range(2, len(op.shape)))
     one_each = tuple(1 if axis in over else size for axis, size in enumerate(op.shape))
     count = prod(op.shape[axis] for axis in over)

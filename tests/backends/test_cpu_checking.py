@@ -63,6 +63,24 @@ def test_what_a_kernel_must_not_do_is_found_out(
             assert session.check(plan, bad) is None
 
 
+def _with_another_mean(tensors: Tensors, workspace: Array) -> None:
+    for name in ("output", "saved_mean", "saved_inverse_deviation", "scale_gradient", "input_gradient"):
+        tensors[name][:] *= np.float32(1.5)
+
+
+def test_a_pairs_gradients_are_held_against_what_its_own_forward_pass_wrote() -> None:
+    """Not against what the plan that it is compared with has left in the buffers since."""
+    pair = BatchNormOp(shape=(3, 4, 5, 5), phase="training", fusion="activation")
+    with loaded(pair, with_bad(_with_another_mean)) as (session, plans):
+        plan_of = {candidate.algorithm: plan for candidate, plan in plans}
+        bad = plan_of.pop(BAD)
+        for plan in plan_of.values():
+            assert session.check(plan, bad) is None
+        failure = session.check(bad, next(iter(plan_of.values())))
+        assert failure is not None
+        assert failure.kind == "wrong_result"
+
+
 def test_one_wrong_element_of_many_is_found_and_named() -> None:
     with loaded(CONV, with_bad(_one_off)) as (session, plans):
         plan_of = {candidate.algorithm: plan for candidate, plan in plans}
@@ -81,6 +99,8 @@ def test_one_wrong_element_of_many_is_found_and_named() -> None:
         HALF_NORM,
         BatchNormOp(shape=(3, 4, 5, 5), statistics="per_activation", layout="channels_last"),
         BatchNormOp(shape=(3, 4, 5, 5), phase="backward", fusion="add_activation"),
+        BatchNormOp(shape=(3, 4, 5, 5), phase="training", fusion="add_activation"),
+        BatchNormOp(shape=(3, 4, 5, 5), phase="training", fusion="activation", data_type="float16"),
         BatchNormOp(shape=(1, 4, 1, 1)),
         BatchNormOp(shape=(2, 4, 3, 3), phase="inference", data_type="float64", parameter_type="float64"),
         ConvOp(

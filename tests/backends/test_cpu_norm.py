@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from algosearch.backends.cpu.catalogue import kernels
 from algosearch.backends.cpu.norm import EPSILON, MOMENTUM
 from algosearch.ops import BatchNormOp, NormType, Phase, canonical
 from tests.backends import reference
@@ -18,7 +19,7 @@ from tests.backends.reference import Array
 from tests.strategies import batch_norm_ops
 
 _TYPES: Final[tuple[NormType, ...]] = ("float16", "float32", "float64")
-_PHASES: Final[tuple[Phase, ...]] = ("training_forward", "inference", "backward")
+_PHASES: Final[tuple[Phase, ...]] = ("training_forward", "inference", "backward", "training")
 
 
 def _right(op: BatchNormOp, tensors: dict[str, Array]) -> dict[str, Array]:
@@ -28,11 +29,12 @@ def _right(op: BatchNormOp, tensors: dict[str, Array]) -> dict[str, Array]:
 def _gain(op: BatchNormOp, right: dict[str, Array], *, folded: bool) -> float:
     """By how much a rounding error is multiplied: by the inverse deviation (of a single element, 316), and in what is
     folded by mean² over variance as well."""
-    if op.phase != "training_forward":
+    if "saved_mean" not in right:
         return 1.0
     inverse = right["saved_inverse_deviation"]
     lost = (np.square(right["saved_mean"]) + 1) * np.square(inverse) if folded else np.zeros(1)
-    return float(np.max(np.maximum(inverse, 1) * (1 + lost)))
+    gain = float(np.max(np.maximum(inverse, 1) * (1 + lost)))
+    return gain if op.phase == "training_forward" else gain**2  # a pair's gradients are multiplied by it once more
 
 
 @pytest.mark.parametrize("phase", _PHASES)
@@ -41,10 +43,9 @@ def _gain(op: BatchNormOp, right: dict[str, Array], *, folded: bool) -> float:
 def test_both_ways_are_right(phase: Phase, data: st.DataObject) -> None:
     op = canonical(data.draw(batch_norm_ops(phases=(phase,), data_types=_TYPES)))
     eps = float(np.finfo(np.float64 if op.data_type == "float64" else np.float32).eps)
-    right: dict[str, Array] = {}
     names = set()
     for candidate, tensors in results(op):
-        right = right or _right(op, tensors)
+        right = _right(op, tensors)
         assert right.keys() == op.output_shapes.keys()
         gain = _gain(op, right, folded="range_limited" in candidate.notes)
         for name, values in right.items():
@@ -133,6 +134,27 @@ def test_where_the_activation_let_nothing_pass_there_is_no_gradient() -> None:
         assert 0 < stopped.sum() < stopped.size
         assert not tensors["addend_gradient"][stopped].any(), candidate.algorithm
         assert np.array_equal(tensors["addend_gradient"][~stopped], tensors["output_gradient"][~stopped])
+
+
+def test_the_backward_pass_of_a_pair_reads_what_its_forward_pass_has_written() -> None:
+    pair = BatchNormOp(shape=(2, 3, 4, 5), phase="training", fusion="add_activation")
+    forward, backward = pair.passes
+    for candidate, tensors in results(pair):
+        alone = next(found for each, found in results(forward) if each.algorithm == candidate.algorithm)
+        for name in forward.output_shapes:
+            assert np.array_equal(tensors[name], alone[name]), (candidate.algorithm, name)
+        for name, values in _right(backward, tensors).items():
+            assert agrees(tensors[name], values, 1e-4), (candidate.algorithm, name)
+
+
+def test_a_pair_needs_the_workspace_of_its_larger_pass_and_costs_the_sum() -> None:
+    pair = BatchNormOp(shape=(2, 3, 4, 5), phase="training", fusion="activation")
+    halves = [{str(name): kernel for name, kernel in kernels(each)} for each in pair.passes]
+    for name, kernel in kernels(pair):
+        forward, backward = (half[str(name)] for half in halves)
+        assert kernel.workspace_bytes == max(forward.workspace_bytes, backward.workspace_bytes) > 0
+        assert kernel.cost.seconds == pytest.approx(forward.cost.seconds + backward.cost.seconds)
+        assert kernel.notes == forward.notes == backward.notes
 
 
 def test_running_statistics_are_made_afresh_by_every_run() -> None:

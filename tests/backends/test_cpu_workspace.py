@@ -116,6 +116,7 @@ def test_nor_does_one_with_mixed_layouts(direction: Direction, layouts: tuple[La
         {"phase": "training_forward", "fusion": "add_activation"},
         {"phase": "inference"},
         {"phase": "backward", "fusion": "add_activation"},
+        {"phase": "training", "fusion": "add_activation"},
         {"phase": "backward"},
         {"phase": "training_forward", "statistics": "per_activation"},
         {"phase": "backward", "statistics": "per_activation"},

@@ -19,7 +19,7 @@ from algosearch.backends.simulated import (
     TraceEvent,
     problem_digest,
 )
-from algosearch.ops import ConvOp, Op, canonical
+from algosearch.ops import BatchNormOp, ConvOp, Op, canonical
 from algosearch.records import FailureKind
 from tests.backends.contract import BackendContract
 from tests.backends.driven import Driven
@@ -141,8 +141,16 @@ class TestRules:
         with pytest.raises(AssertionError, match="loaded is <Problem"):
             session.launch(plan, None)
 
+    def test_a_pass_of_a_pair_is_not_searched_alone(self) -> None:
+        pair = BatchNormOp(shape=(2, 4, 5, 5), phase="training", fusion="activation")
+        session = opened(SimulatedBackend())
+        for op in pair.passes:
+            with pytest.raises(AssertionError, match="not what is searched"):
+                session.enumerate(op, None)
+        assert session.enumerate(pair, None).candidates
+
     def test_ops_must_be_canonical(self) -> None:
-        with pytest.raises(AssertionError, match="not the canonical description"):
+        with pytest.raises(AssertionError, match="not what is searched"):
             opened(SimulatedBackend()).enumerate(ConvOp(input_shape=(1, 1, 5), filter_shape=(1, 1, 3)), None)
 
     def test_nothing_comes_after_close(self) -> None:

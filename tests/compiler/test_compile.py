@@ -28,11 +28,12 @@ from algosearch.compiler.graph import Graph, GraphBuilder
 from algosearch.compiler.handles import HandleProbe
 from algosearch.compiler.layers import Layers
 from algosearch.compiler.passes import Placement
+from algosearch.compiler.plan import PlannedTask
 from algosearch.compiler.queries import Queries, QueryStatistics
 from algosearch.compiler.read import read_graph
 from algosearch.compiler.strategies import ASK_LIBRARY, STRATEGIES, AskAsync, Strategy, StrategyName, strategy_of
 from algosearch.errors import DoesNotFit, SearcherClosed
-from algosearch.ops import BatchNormOp, canonical
+from algosearch.ops import BatchNormOp, Op, canonical, searched_as
 from algosearch.search.searcher import Searcher
 from tests.cancelling import cancel_at_every_suspension
 from tests.compiler.verifier import check_plan
@@ -151,9 +152,11 @@ async def test_an_op_that_a_pass_replaces_before_its_search_began_is_never_searc
         strategy = AskAsync(searcher, queries)
         passed = strategy.passed
         left = len(Pipeline().passes) + 1
+        asked: set[Op] = set()
 
         async def opening_after_the_last(askers: dict) -> None:  # type: ignore[type-arg]
-            nonlocal left
+            nonlocal left, asked
+            asked = {*askers}
             await passed(askers)
             left -= 1
             if not left:
@@ -164,8 +167,8 @@ async def test_an_op_that_a_pass_replaces_before_its_search_began_is_never_searc
     assert strategy.withdrawn > 0
     planned = [task for task in compiled.plan.tasks if task.algorithm is not None]
     assert planned
-    final = {line.problem for line in queries.statistics()}
-    assert len(listings_of(trace)) == len(final)
+    final = {searched_as(op) for op in asked}
+    assert len(listings_of(trace)) == len(final) < len(asked)  # both passes of a fused batch norm are one search
     replaced = {problem_digest(canonical(op)) for op in graph.ops}
     assert replaced.isdisjoint(listings_of(trace))
 
@@ -310,6 +313,56 @@ async def test_progress_is_told_stage_by_stage() -> None:
     assert stages[-3:] == ["reserve", "task graph", "memory plan"]
     assert [(done, of) for stage, done, of in shown if stage == "reserve"] == [(0, 2), (1, 2)]
     assert all(done < of for _, done, of in shown)
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+async def test_the_passes_of_a_fused_batch_norm_get_one_algorithm_and_its_time_counts_once(name: StrategyName) -> None:
+    compiled, _, _ = await compiled_by(name, a_block(), Pipeline())
+    pairs = pairs_of(compiled)
+    assert len(pairs) == 2
+    for forward, backward in pairs:
+        assert forward.algorithm == backward.algorithm is not None
+        assert forward.workspace_bytes == backward.workspace_bytes
+        assert backward.time_us is None
+        assert (forward.time_us is None) is (name in ASK_LIBRARY)
+
+
+async def test_a_reserve_is_as_large_as_what_the_final_limit_leaves() -> None:
+    """Its size is asked before the limit is known: of the fast candidate, which then needs too much workspace."""
+    graph, problems = a_block(), []
+    for _, make in Pipeline().passes:
+        graph = make(graph, GraphBuilder(graph.name))
+    for op in dict.fromkeys(searched_as(op) for op in graph.ops):
+        pair = isinstance(op, BatchNormOp)
+        fast = CandidateScript(
+            algorithm="simulated/t:fast", time_us=10.0, workspace_bytes=1 << 20, reserve_bytes=512 if pair else 0
+        )
+        slow = CandidateScript(algorithm="simulated/t:slow", time_us=30.0, reserve_bytes=40_000 if pair else 0)
+        problems.append(ProblemScript(op=op, candidates=(fast, slow)))
+    script = Script(problems=tuple(problems))
+    plans = []
+    for memory_bytes in (None, 1 << 20):
+        async with compiling("async", script=script) as (_, strategy, queries, _):
+            compiled = await compile_graph(a_block(), strategy, queries, pipeline=Pipeline(), memory_bytes=memory_bytes)
+        check_plan(compiled.plan.encoded())
+        plans.append(compiled)
+    for compiled, algorithm, reserve_bytes in zip(
+        plans, ("simulated/t:fast", "simulated/t:slow"), (512, 40_000), strict=True
+    ):
+        pairs = pairs_of(compiled)
+        assert {task.algorithm for pair in pairs for task in pair} == {algorithm}
+        sizes = {buffer.tensor: buffer.bytes for buffer in compiled.plan.buffers}
+        assert pairs
+        for forward, backward in pairs:
+            (reserve,) = (name for name in backward.reads if name in forward.writes and name.endswith("reserve"))
+            assert sizes[reserve] == reserve_bytes
+    assert plans[1].plan.slower == pytest.approx(2.0)
+
+
+def pairs_of(compiled: Compiled) -> list[tuple[PlannedTask, PlannedTask]]:
+    """The tasks that read a reserve, each behind the one that wrote it."""
+    writer = {name: task for task in compiled.plan.tasks for name in task.writes}
+    return [(writer[name], task) for task in compiled.plan.tasks for name in task.reads if name.endswith("reserve")]
 
 
 def test_fused_batch_norms_are_asked_with_their_fusion() -> None:

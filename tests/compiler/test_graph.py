@@ -89,6 +89,7 @@ def test_each_node_is_told_of_as_soon_as_it_is_inferred() -> None:
         ("taken", Other(function="f", shapes=((1,),)), ["x"], "two nodes have this name"),
         ("y", Norm(phase="inference"), ["x", "w"], "a batch norm (inference, none) reads 5 tensors, not 2"),
         ("y", Norm(phase="backward", fusion="activation"), ["x"], "(backward, activation) reads 7 tensors, not 1"),
+        ("y", Norm(phase="training", fusion="activation"), ["x"], "two passes of a batch norm are two nodes"),
         ("y", Norm(phase="inference"), ["x", "w", "w", "w", "w"], "its scale has shape (6, 4, 3, 3)"),
         ("y", Other(function="f", shapes=((1,),), element_types=("int8", "int8")), ["x"], "2 element types for 1"),
         ("y", Other(function="f", shapes=((1,),)), [], "reads nothing and does not say of what type it is"),

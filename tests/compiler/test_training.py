@@ -71,11 +71,19 @@ def test_a_fused_batch_norm_stays_fused() -> None:
 INT8 = replace(CONV, input_type="int8", filter_type="int8", output_type="int8", accumulate_type="int32")
 
 
+def test_the_passes_of_a_fused_batch_norm_are_one_problem() -> None:
+    fused = replace(NORM, phase="training_forward", fusion="add_activation")
+    plain = replace(NORM, phase="training_forward")
+    model = Model(source="here", nodes=expand([Node(name="f", op=fused), Node(name="p", op=plain)]))
+    assert model.distinct == (replace(fused, phase="training"), plain, replace(plain, phase="backward"))
+
+
 @pytest.mark.parametrize(
     "op",
     [
         replace(CONV, direction="backward_filter"),
         replace(NORM, phase="backward"),
+        replace(NORM, phase="training", fusion="activation"),
         INT8,
         replace(INT8, output_type="float32"),
     ],

@@ -41,9 +41,10 @@ def ops() -> list[BatchNormOp]:
         for data_type in ("float16", "bfloat16", "float32")
     ]
     described += [
-        {"shape": (8, 64, 9, 9), "phase": phase, "fusion": fusion, "layout": "channels_last", "data_type": "float16"}
-        for phase in ("training_forward", "backward")
+        {"shape": shape, "phase": "training", "fusion": fusion, "layout": "channels_last", "data_type": data_type}
+        for shape in ((8, 64, 9, 9), (4, 16, 20, 12))
         for fusion in ("activation", "add_activation")
+        for data_type in ("float16", "bfloat16")
     ]
     described += [
         {"shape": (16, 40), "statistics": "per_activation", "phase": phase}

@@ -16,7 +16,7 @@ from algosearch.backends.cudnn.contents import conv_allowance, norm_allowance
 from algosearch.backends.cudnn.norm import EPSILON, MOMENTUM
 from algosearch.backends.running import Slot
 from algosearch.errors import InvalidCall
-from algosearch.ops import BatchNormOp, ConvOp, Op
+from algosearch.ops import BatchNormOp, ConvOp, Fusion, Op
 from algosearch.records.trial import RUNTIME_COMPILED
 from tests.backends import reference
 from tests.backends.slots import Array, numbers, rows_for, shaped
@@ -126,6 +126,7 @@ class OnDevice:
                 there = self._there[name]
                 self.rows[name][:] = there.cpu().numpy() if hasattr(there, "cpu") else there.get()
         op, read = self.plan.op, numbers(self.plan.slots, self.rows)
+        read |= numbers(self.plan.slots, self.rows, written=True)  # from which the gradients of a pair follow
         if isinstance(op, BatchNormOp):
             right = reference.batch_norm(op, read, epsilon=EPSILON, momentum=MOMENTUM)
             allowed = {name: norm_allowance(op, name) for name in right}
@@ -177,11 +178,13 @@ async def test_a_fused_forward_pass_and_its_backward_pass(searcher: Searcher) ->
 
     behind = replace(FUSED, phase="backward")
     one, other = await searcher.select_many([FUSED, behind])
-    assert one.algorithm == other.algorithm
-    assert one.reserve_bytes == other.reserve_bytes > 0
+    assert one == other
+    assert one.reserve_bytes > 0
     with await searcher.build(FUSED, one) as forward, await searcher.build(behind, other) as backward:
         reserve = cupy.empty(forward.reserve_bytes, np.uint8)
         there, back = OnDevice(forward, with_cupy), OnDevice(backward, with_cupy, 1)
+        assert max(forward.workspace_bytes, backward.workspace_bytes) == one.workspace_bytes
+        assert forward.reserve_bytes == backward.reserve_bytes == one.reserve_bytes
         forward(**there.arrays, reserve=reserve)
         there.check()
         shared = ("input", "output", "scale", "bias", "saved_mean", "saved_inverse_deviation")
@@ -190,6 +193,19 @@ async def test_a_fused_forward_pass_and_its_backward_pass(searcher: Searcher) ->
             back._there[name].set(back.rows[name])
         backward(**back.arrays, reserve=reserve)
         back.check()
+
+
+@pytest.mark.parametrize("fusion", ["activation", "add_activation"])
+async def test_both_passes_of_a_pair_in_one_call(searcher: Searcher, fusion: Fusion) -> None:
+    import cupy
+
+    pair = replace(FUSED, phase="training", fusion=fusion)
+    choice = await searcher.select(pair)
+    with await searcher.build(pair, choice) as plan:
+        assert (plan.workspace_bytes, plan.reserve_bytes) == (choice.workspace_bytes, choice.reserve_bytes)
+        there = OnDevice(plan, with_cupy)
+        plan(**there.arrays, reserve=cupy.empty(plan.reserve_bytes, np.uint8))
+        there.check()
 
 
 async def test_running_statistics_in_place(searcher: Searcher) -> None:

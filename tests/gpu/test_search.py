@@ -7,8 +7,12 @@ from msgspec.structs import replace
 
 import algosearch
 from algosearch.backends.cudnn import CudnnBackend
-from algosearch.backends.cudnn.candidates import engine_of
-from algosearch.ops import BatchNormOp, ConvOp
+from algosearch.backends.cudnn.candidates import engine_of, legacy_mode_of
+from algosearch.backends.cudnn.handle import Handle
+from algosearch.backends.cudnn.legacy_norm import LegacyNorm
+from algosearch.backends.cudnn.library import Library
+from algosearch.ops import BatchNormOp, ConvOp, Fusion, NormType, searched_as
+from algosearch.records import Trial
 from tests.gpu.ops import generated_ops
 
 pytestmark = pytest.mark.timeout(300)
@@ -40,6 +44,41 @@ async def test_a_batch_norm_is_searched_too() -> None:
         for choice in await searcher.select_many(norms):
             assert choice.time_us is not None
             assert choice.algorithm.startswith("cudnn/")
+
+
+@pytest.mark.parametrize("data_type", ["float16", "bfloat16"])
+@pytest.mark.parametrize("fusion", ["activation", "add_activation"])
+@pytest.mark.parametrize("shape", [(16, 64, 28, 28), (32, 256, 14, 14), (8, 512, 7, 7)])
+async def test_the_passes_of_a_fused_batch_norm_are_one_search_and_its_time_is_theirs(
+    shape: tuple[int, ...], fusion: Fusion, data_type: NormType
+) -> None:
+    fused = BatchNormOp(shape=shape, fusion=fusion, layout="channels_last", data_type=data_type)
+    pair = searched_as(fused)
+    forward, backward = pair.passes
+    async with algosearch.open_searcher(store="memory:", backends=[CudnnBackend()], devices=["cudnn:0"]) as searcher:
+        choices = await searcher.select_many([forward, backward, pair])
+        statistics = searcher.statistics()
+    assert choices[0] == choices[1] == choices[2]
+    assert statistics.engine.searched == 1
+    choice = choices[0]
+    assert choice.time_us is not None
+    assert choice.reserve_bytes > 0
+    # Neither pass can move what it must in less than it takes at the memory's full speed, which no GPU has: 20 TB/s.
+    assert choice.time_us > (forward.tensor_bytes + backward.tensor_bytes) / 20e6
+    times = {each.algorithm: each.time_us for each in choice.candidates if isinstance(each, Trial) and each.time_us}
+    assert choice.time_us <= min(times.values()) * (1 + choice.tie_window)
+    assert (choice.workspace_bytes, choice.reserve_bytes) == _queried(pair, choice.algorithm)
+
+
+def _queried(pair: BatchNormOp, algorithm: str) -> tuple[int, int]:
+    """The larger workspace and the reserve of both passes, as the library says through another handle."""
+    handle = Handle(Library.load())
+    mode = legacy_mode_of(algorithm)
+    found = [each for op in pair.passes for each in LegacyNorm(handle, op).candidates() if each.mode == mode]
+    handle.destroy()
+    assert len(found) == 2
+    assert found[0].reserve_bytes == found[1].reserve_bytes
+    return max(each.workspace_bytes for each in found), found[0].reserve_bytes
 
 
 async def test_an_engine_that_is_wrong_is_not_picked() -> None:

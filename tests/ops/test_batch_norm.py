@@ -29,6 +29,12 @@ PARAMETERS = ("running_mean", "running_variance", "saved_mean", "saved_inverse_d
         ("backward", "none", ["input_gradient"], ["scale_gradient", "bias_gradient"]),
         ("backward", "activation", ["input_gradient"], ["scale_gradient", "bias_gradient"]),
         ("backward", "add_activation", ["input_gradient", "addend_gradient"], ["scale_gradient", "bias_gradient"]),
+        (
+            "training",
+            "add_activation",
+            ["output", "input_gradient", "addend_gradient"],
+            [*PARAMETERS, "scale_gradient", "bias_gradient"],
+        ),
     ],
 )
 def test_outputs(phase: Phase, fusion: Fusion, main: list[str], parameters: list[str]) -> None:
@@ -71,7 +77,8 @@ def test_bytes_moved(phase: Phase, fusion: Fusion, tensors: list[str], parameter
 def test_counts(op: BatchNormOp) -> None:
     assert op.tensor_bytes == prod(op.shape) * ELEMENT_BYTES[op.data_type]
     assert op.flops % prod(op.shape) == 0
-    assert op.flops // prod(op.shape) == {"inference": 2, "training_forward": 5, "backward": 8}[op.phase]
+    an_element = {"inference": 2, "training_forward": 5, "backward": 8, "training": 13}[op.phase]
+    assert op.flops // prod(op.shape) == an_element
 
 
 def test_sizes_are_exact_beyond_64_bits() -> None:
@@ -124,6 +131,7 @@ def test_no_impostor_passes_after_its_equal(impostor: Any, op: BatchNormOp) -> N
         ({"parameter_type": "float64"}, "parameter_type", "float64", "must be float32 beside float32 data"),
         ({"data_type": "float64"}, "parameter_type", "float32", "must be float64 beside float64 data"),
         ({"phase": "inference", "fusion": "activation"}, "fusion", "activation", "inference has none"),
+        ({"phase": "training"}, "phase", "training", "is of a fused batch norm"),
         (
             {"statistics": "per_activation", "fusion": "activation"},
             "fusion",

@@ -16,6 +16,7 @@ from algosearch.backends.cpu.im2col import Im2col
 from algosearch.backends.cpu.kernel import Kernel
 from algosearch.backends.cpu.norm import NormForward
 from algosearch.backends.cpu.norm_backward import NormBackward
+from algosearch.backends.cpu.norm_pair import NormPair
 from algosearch.ops import BatchNormOp, ConvOp, Op
 from algosearch.records import Algorithm, Candidate
 
@@ -58,7 +59,9 @@ def _norm_kernels(op: BatchNormOp) -> Named:
     if op.data_type == "bfloat16":
         return
     for engine, centred in (("centred", True), ("folded", False)):
-        if op.phase == "backward":
+        if op.phase == "training":
+            yield _name(engine), NormPair(op, centred=centred)
+        elif op.phase == "backward":
             yield _name(engine), NormBackward(op, centred=centred)
         else:
             yield _name(engine), NormForward(op, centred=centred)

@@ -21,17 +21,16 @@ def norm_elements(
 ) -> Verdict:
     """The right values of tensor `name` at `points`, as `reference.elements`.
 
+    A gradient of a pair is that of what its forward pass left in `tensors`.
+
     What is allowed grows with mean² / variance, as it must for a kernel that folds: that much of its digits it loses.
     """
+    op = op.pass_that_writes(name)
     case = _Case(op, tensors, points if op.output_shapes[name] != op.shape else _rows_of(op, points))
     case.error = _SLACK * precision * (4 + sqrt(case.count))
-    match op.phase:
-        case "training_forward":
-            return case.training(name, points)
-        case "inference":
-            return case.inference(points)
-        case "backward":
-            return case.backward(name, points)
+    if op.phase == "training_forward":
+        return case.training(name, points)
+    return case.inference(points) if op.phase == "inference" else case.backward(name, points)
 
 
 def _rows_of(op: BatchNormOp, points: Points) -> Points:

@@ -88,12 +88,14 @@ def _of_norm(op: BatchNormOp) -> Iterator[Tensor]:
             yield row("bias", -1.0, 1.0)
             yield row("running_mean", 0.5, 1.5)
             yield row("running_variance", 0.5, 1.5)
-        case "training_forward":
+        case "training_forward" | "training":
             yield row("bias", -1.0, 1.0)
             yield row("previous_mean", 0.5, 1.5)
             yield row("previous_variance", 0.5, 1.5)
             if op.fusion == "add_activation":
                 yield whole("addend")
+            if op.phase == "training":
+                yield whole("output_gradient")
         case "backward":
             yield whole("output_gradient")
             yield row("saved_mean", 0.5, 1.5)

@@ -133,9 +133,7 @@ def padded_candidate(candidate: Candidate, padding: Padding) -> Candidate:
     )
 
 
-def norm_listing(
-    legacy: LegacyNorm, graph: NormGraph | None, width: int | None, *, other: LegacyNorm | None = None
-) -> Listing:
+def norm_listing(legacy: LegacyNorm, graph: NormGraph | None, width: int | None) -> Listing:
     """The candidates of a batch norm: the legacy API's modes, then engines of the graph API. Those are compiled when
     they are built, up to a second each, and differ little: so only few, where they can win, unless all are asked for.
 
@@ -143,33 +141,53 @@ def norm_listing(
         legacy: the op, as the legacy API knows it.
         graph: the same as a graph, if there is such a one.
         width: as in `listing`.
-        other: of a fused op the other pass of training. The backward pass reads what the forward pass of the same mode
-            wrote, so that only modes are listed which do both.
 
     Raises:
         CudnnError: the library cannot be asked.
     """
     modes = legacy.candidates()
-    if other is not None:
-        both = {each.mode for each in other.candidates()}
-        modes = [each for each in modes if each.mode in both]
     few = _NORM_GRAPHS if legacy.op.layout == "channels_last" else 0
     configs = [] if graph is None else graph.heuristics("a")
     count = len(configs) if width is None else max(few, width - len(modes))
     complete = count >= len(configs)
     described = [
-        *((str(legacy_algorithm(each.mode)), each.workspace_bytes, each.notes, each.reserve_bytes) for each in modes),
-        *((_name_of(each.engine, each.knobs), each.workspace_bytes, each.notes, 0) for each in configs[:count]),
+        *((str(legacy_algorithm(each.mode)), each.workspace_bytes, each.notes) for each in modes),
+        *((_name_of(each.engine, each.knobs), each.workspace_bytes, each.notes) for each in configs[:count]),
     ]
     return Listing(
         candidates=tuple(
-            Candidate(
-                algorithm=name, rank=rank, workspace_bytes=workspace_bytes, notes=words, reserve_bytes=reserve_bytes
-            )
-            for rank, (name, workspace_bytes, words, reserve_bytes) in enumerate(described)
+            Candidate(algorithm=name, rank=rank, workspace_bytes=workspace_bytes, notes=words)
+            for rank, (name, workspace_bytes, words) in enumerate(described)
         ),
         complete=complete,
         look_at=None if complete else max(1, len(modes) + few),
+        steady=True,
+    )
+
+
+def pair_listing(forward: LegacyNorm, backward: LegacyNorm) -> Listing:
+    """The candidates for both passes of a fused batch norm: the modes that do both, in the order of the forward pass.
+
+    The workspace of one is the larger of its two passes', which run one after the other; the reserve is the same for
+    both, or the library contradicts itself and the larger is the one to have.
+
+    Raises:
+        CudnnError: the library cannot be asked.
+    """
+    other = {each.mode: each for each in backward.candidates()}
+    both = [(each, other[each.mode]) for each in forward.candidates() if each.mode in other]
+    return Listing(
+        candidates=tuple(
+            Candidate(
+                algorithm=str(legacy_algorithm(first.mode)),
+                rank=rank,
+                workspace_bytes=max(first.workspace_bytes, second.workspace_bytes),
+                notes=tuple(sorted({*first.notes, *second.notes})),
+                reserve_bytes=max(first.reserve_bytes, second.reserve_bytes),
+            )
+            for rank, (first, second) in enumerate(both)
+        ),
+        complete=True,
         steady=True,
     )
 

@@ -12,7 +12,7 @@ from algosearch.backends.cudnn.buffers import Buffers, on_host
 from algosearch.backends.cudnn.contents import Allowance
 from algosearch.backends.cudnn.gpu import Gpu, Verdict
 from algosearch.backends.cudnn.graph import GraphTensor
-from algosearch.backends.cudnn.problem import Problem
+from algosearch.backends.cudnn.problem import RESERVE_UID, Problem
 from algosearch.ops import ELEMENT_BYTES
 
 _SAMPLED: Final = 24
@@ -44,6 +44,8 @@ class Judgement:
     def what_is_wrong(self) -> str | None:
         """In words; None if nothing is, as far as can be told. Blocks."""
         for tensor in self._buffers.written:
+            if tensor.uid == RESERVE_UID:
+                continue
             verdict = self._verdict(tensor)
             places = [] if verdict.worst is None else [verdict.worst]
             if self._others is None:
@@ -70,7 +72,8 @@ class Judgement:
         )
 
     def _against_definition(self, tensor: GraphTensor, places: list[int]) -> str | None:
-        read = [each for each in self._buffers.tensors if not each.written]
+        wanted = self._problem.read_for(tensor.name)
+        read = [each for each in self._buffers.tensors if each.name in wanted]
         if sum(each.bytes for each in read) > MOST_READ_BYTES:
             return None
         places = self._problem.near(tensor, places)

@@ -111,8 +111,6 @@ def norm_range(op: BatchNormOp, name: str) -> Range:
             return Range(0.5, 1.5)
         case "running_mean" | "previous_mean" | "saved_mean":
             return Range(0.5, 1.5)
-        case "reserve":
-            return Range(0.0, 1.0)
         case _:
             return Range(-1.0, 1.0)
 

@@ -258,6 +258,8 @@ class _LegacyPlan(Runnable):
                     *(parameters, at["scale"], at["bias"], at["scale_gradient"], at["bias_gradient"]),
                     *(epsilon, at["saved_mean"], at["saved_inverse_deviation"], *space),
                 )
+            case "training":
+                raise AssertionError("a pair is two calls, of a plan each")
 
 
 class _Addresses:

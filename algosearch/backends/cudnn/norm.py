@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from msgspec.structs import replace
-
 from algosearch.backends.cudnn.graph import GraphTensor, strides_of
-from algosearch.ops import BatchNormOp, Shape, canonical
+from algosearch.ops import BatchNormOp, Shape
 from algosearch.ops.types import element_bytes
 
 EPSILON: Final = 1e-5
@@ -35,7 +33,7 @@ _WHOLE: Final = frozenset({"input", "output", "addend", "output_gradient", "inpu
 def norm_tensors(op: BatchNormOp) -> tuple[GraphTensor, ...]:
     """What a canonical op reads and writes, read ones first."""
     written = op.output_shapes
-    return tuple(norm_tensor(op, name, written=name in written) for name in (*_read(op), *written))
+    return tuple(norm_tensor(op, name, written=name in written) for name in (*names_read(op), *written))
 
 
 def norm_tensor(op: BatchNormOp, name: str, *, written: bool = False) -> GraphTensor:
@@ -61,38 +59,19 @@ def parameter_shape(op: BatchNormOp) -> Shape:
     return (1, op.shape[1], *(1 for _ in op.shape[2:]))
 
 
-def forward_of(op: BatchNormOp) -> BatchNormOp:
-    """The training pass whose results a backward pass reads."""
-    return canonical(
-        BatchNormOp(
-            shape=op.shape,
-            phase="training_forward",
-            fusion=op.fusion,
-            statistics=op.statistics,
-            layout=op.layout,
-            data_type=op.data_type,
-            parameter_type=op.parameter_type,
-        )
-    )
-
-
-def other_pass_of(op: BatchNormOp) -> BatchNormOp:
-    """The backward pass of a forward one in training, and the other way round."""
-    if op.phase == "backward":
-        return forward_of(op)
-    return canonical(replace(op, phase="backward"))
-
-
-def _read(op: BatchNormOp) -> Iterator[str]:
+def names_read(op: BatchNormOp) -> Iterator[str]:
+    """The tensors that a canonical op reads and has not written itself."""
     yield "input"
     yield "scale"
     match op.phase:
         case "inference":
             yield from ("bias", "running_mean", "running_variance")
-        case "training_forward":
+        case "training_forward" | "training":
             yield from ("bias", "previous_mean", "previous_variance")
             if op.fusion == "add_activation":
                 yield "addend"
+            if op.phase == "training":
+                yield "output_gradient"
         case "backward":
             yield from ("output_gradient", "saved_mean", "saved_inverse_deviation")
             if op.fusion != "none":

@@ -12,14 +12,15 @@ from algosearch.backends.cudnn.candidates import (
     listing,
     norm_listing,
     padded_candidates,
+    pair_listing,
     without_padding,
 )
 from algosearch.backends.cudnn.convolution import ConvolutionGraph
 from algosearch.backends.cudnn.gpu import CopiesRows, CudaFault
 from algosearch.backends.cudnn.handle import Handle
 from algosearch.backends.cudnn.legacy_norm import LegacyNorm
-from algosearch.backends.cudnn.norm import other_pass_of
 from algosearch.backends.cudnn.norm_graph import NormGraph, can_be_a_graph
+from algosearch.backends.cudnn.norm_pair import PairPlan
 from algosearch.backends.cudnn.padded_plan import PaddedPlan
 from algosearch.backends.cudnn.padding import Padding, padded_to, worthwhile
 from algosearch.backends.cudnn.plan import Runnable
@@ -32,16 +33,12 @@ class Made(msgspec.Struct, frozen=True):
     """A runnable candidate."""
 
     plan: Runnable
-    before: Runnable | None = None
-    """What must have been run before it, on the same tensors, for its result to mean something."""
     is_legacy: bool = False
     """Whether it is a mode of the legacy API, which updates running statistics in place."""
 
     def destroy(self) -> None:
-        """Give both back; in the lane."""
+        """Give it back; in the lane."""
         self.plan.destroy()
-        if self.before is not None:
-            self.before.destroy()
 
 
 class Offer(Protocol):
@@ -74,7 +71,9 @@ def offer_of(handle: Handle, op: Op, copier: CopiesRows) -> Offer | None:
         CudnnError: it cannot be asked.
     """
     try:
-        return _ConvOffer(handle, op, copier) if isinstance(op, ConvOp) else _NormOffer(handle, op)
+        if isinstance(op, ConvOp):
+            return _ConvOffer(handle, op, copier)
+        return _PairOffer(handle, op) if op.phase == "training" else _NormOffer(handle, op)
     except CudnnError as error:
         if error.fault != "candidate":
             raise
@@ -154,18 +153,15 @@ def _padded_graph(handle: Handle, padding: Padding) -> ConvolutionGraph | None:
 
 
 class _NormOffer:
-    """The backward pass of a fused batch norm reads what the forward pass of the same mode wrote: that comes before."""
+    """One pass."""
 
     def __init__(self, handle: Handle, op: BatchNormOp) -> None:
         self._op = op
         self._legacy = LegacyNorm(handle, op)
-        fused = op.fusion != "none" and op.phase != "inference"
-        self._other = LegacyNorm(handle, other_pass_of(op)) if fused else None
-        self._forward = self._other if op.phase == "backward" else None
         self._graph = _graph_of(handle, op)
 
     def listing(self, width: int | None) -> Listing:
-        return norm_listing(self._legacy, self._graph, width, other=self._other)
+        return norm_listing(self._legacy, self._graph, width)
 
     def make(self, algorithm: str) -> Made | Failure:
         mode = legacy_mode_of(algorithm)
@@ -175,17 +171,39 @@ class _NormOffer:
             compiled = self._graph.build(*engine_of(algorithm))
             return compiled if isinstance(compiled, Failure) else Made(compiled)
         plan = self._legacy.build(mode)
-        if isinstance(plan, Failure) or self._forward is None:
-            return plan if isinstance(plan, Failure) else Made(plan, is_legacy=True)
-        before = self._forward.build(mode)
-        if isinstance(before, Failure):
-            plan.destroy()
-            return before
-        return Made(plan, before, is_legacy=True)
+        return plan if isinstance(plan, Failure) else Made(plan, is_legacy=True)
 
     def destroy(self) -> None:
         if self._graph is not None:
             self._graph.destroy()
+
+
+class _PairOffer:
+    """Both passes of a fused batch norm. The backward one reads what the forward one of the same mode wrote, so that
+    only modes are offered which do both."""
+
+    def __init__(self, handle: Handle, op: BatchNormOp) -> None:
+        self._op, self._handle = op, handle
+        self._forward, self._backward = (LegacyNorm(handle, each) for each in op.passes)
+
+    def listing(self, width: int | None) -> Listing:
+        return pair_listing(self._forward, self._backward)
+
+    def make(self, algorithm: str) -> Made | Failure:
+        mode = legacy_mode_of(algorithm)
+        if mode is None:
+            return Failure("not_supported", f"no {algorithm} for {self._op.describe()}")
+        forward = self._forward.build(mode)
+        if isinstance(forward, Failure):
+            return forward
+        backward = self._backward.build(mode)
+        if isinstance(backward, Failure):
+            forward.destroy()
+            return backward
+        return Made(PairPlan(self._handle, forward, backward), is_legacy=True)
+
+    def destroy(self) -> None:
+        """Nothing is kept but sizes."""
 
 
 def _graph_of(handle: Handle, op: BatchNormOp) -> NormGraph | None:

@@ -7,7 +7,6 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
-from msgspec.structs import replace
 
 from algosearch.backends.cpu.norm_reference import norm_elements
 from algosearch.backends.cpu.reference import conv_elements
@@ -22,7 +21,7 @@ from algosearch.backends.cudnn.contents import (
 from algosearch.backends.cudnn.convolution import convolution_tensors
 from algosearch.backends.cudnn.graph import GraphTensor
 from algosearch.backends.cudnn.legacy_norm import IN_PLACE
-from algosearch.backends.cudnn.norm import UIDS, forward_of, norm_tensors
+from algosearch.backends.cudnn.norm import UIDS, names_read, norm_tensors
 from algosearch.ops import BatchNormOp, ConvOp, Op
 
 Array = npt.NDArray[Any]
@@ -52,11 +51,15 @@ class Problem(Protocol):
         """So many of these places that `right` need not take long."""
         ...
 
+    def read_for(self, name: str) -> Collection[str]:
+        """The tensors from which a result follows: of a pair's gradients, some that its forward pass wrote."""
+        ...
+
     def right(self, name: str, tensors: Mapping[str, Array], places: Sequence[int]) -> Array:
         """The right values of a result at some places, in float64.
 
         Args:
-            tensors: what is read, each as one row in memory order.
+            tensors: `read_for` it, each as one row in memory order.
         """
         ...
 
@@ -82,6 +85,10 @@ class ConvProblem:
         """As `Problem` says."""
         return list(places)
 
+    def read_for(self, name: str) -> Collection[str]:
+        """As `Problem` says."""
+        return [tensor.name for tensor in self.tensors if not tensor.written]
+
     def right(self, name: str, tensors: Mapping[str, Array], places: Sequence[int]) -> Array:
         """As `Problem` says."""
         values, _ = conv_elements(self._op, tensors, np.array(places, np.intp), 0.0)
@@ -91,8 +98,9 @@ class ConvProblem:
 class NormProblem:
     """A batch norm.
 
-    The backward pass of a fused one reads the reserve that its forward pass wrote, which is therefore run before it: so
-    the forward pass's tensors are there as well, and nobody's results.
+    Of a pair every result of both passes counts. The reserve between them is written as they are, so that it is spoilt
+    before a check and has guards; but it is nobody's result: each mode has its own idea of what is in it, and what it
+    is good for shows in the gradients.
 
     Args:
         reserve_bytes: the largest among the plans.
@@ -100,14 +108,10 @@ class NormProblem:
 
     def __init__(self, op: BatchNormOp, reserve_bytes: int) -> None:
         tensors = list(norm_tensors(op))
-        if op.phase == "backward" and op.fusion != "none":
-            there = {tensor.name for tensor in tensors}
-            forward = (tensor for tensor in norm_tensors(forward_of(op)) if tensor.name not in there)
-            tensors += [replace(tensor, written=False) for tensor in forward]
         if reserve_bytes:
             tensors.append(_reserve(reserve_bytes))
         self.tensors: tuple[GraphTensor, ...] = tuple(tensors)
-        self.copied: tuple[tuple[int, int], ...] = IN_PLACE if op.phase == "training_forward" else ()
+        self.copied: tuple[tuple[int, int], ...] = IN_PLACE if op.phase in ("training_forward", "training") else ()
         self._op = op
 
     def range_of(self, name: str) -> Range:
@@ -124,6 +128,10 @@ class NormProblem:
         row_of = {place: _row_of(op, tensor, place) for place in places}
         few = list(dict.fromkeys(row_of.values()))[:_FEW_ROWS]
         return [place for place in places if row_of[place] in few]
+
+    def read_for(self, name: str) -> Collection[str]:
+        """As `Problem` says."""
+        return tuple(names_read(self._op.pass_that_writes(name)))
 
     def right(self, name: str, tensors: Mapping[str, Array], places: Sequence[int]) -> Array:
         """As `Problem` says."""
@@ -144,7 +152,7 @@ def _reserve(size_bytes: int) -> GraphTensor:
         strides=(1,),
         element_type="int8",
         bytes=size_bytes,
-        written=False,
+        written=True,
     )
 
 

@@ -38,7 +38,12 @@ WORKSPACE_ALIGNMENT_BYTES: Final = 256
 """What the driver's own allocations keep."""
 _PACKS: Final = 8
 """Kept of each plan: for so many sets of arrays, a call is one launch."""
-_NUMBERS: Final = {"training_forward": ("epsilon", "momentum"), "inference": ("epsilon",), "backward": ("epsilon",)}
+_NUMBERS: Final = {
+    "training_forward": ("epsilon", "momentum"),
+    "inference": ("epsilon",),
+    "backward": ("epsilon",),
+    "training": ("epsilon", "momentum"),
+}
 """What a phase of batch norm may be told."""
 _NEW: Final = -1
 """No stream: what a handle is set to before it is first used."""
@@ -83,8 +88,6 @@ class CudnnRunner:
                 offer.destroy()
             if isinstance(made, Failure):
                 return made
-            if made.before is not None:  # the caller's own forward pass comes before it
-                made.before.destroy()
             built = CudnnExecutable(self, op, algorithm, made)
         with self.lock:
             self._open.add(built)
@@ -145,7 +148,7 @@ class CudnnExecutable:
         self.workspace_alignment_bytes = WORKSPACE_ALIGNMENT_BYTES
         self._uids = {each.name: each.uid for each in tensors} | {"reserve": UIDS["reserve"]}
         self._bytes = {each.uid: each.bytes for each in tensors}
-        training = not isinstance(op, ConvOp) and op.phase == "training_forward"
+        training = not isinstance(op, ConvOp) and op.phase in ("training_forward", "training")
         self._copied = IN_PLACE if training and made.is_legacy else ()
         self._bound: dict[tuple[object, ...], _Bound] = {}
         self._rooms: dict[int, Block] = {}

@@ -33,7 +33,7 @@ from algosearch.backends.cudnn.offer import Made, Offer, offer_of
 from algosearch.backends.cudnn.plan import Runnable, VariantPack
 from algosearch.backends.cudnn.problem import RESERVE_UID, Problem, problem_of
 from algosearch.backends.cudnn.status import CudnnError, suspects_context
-from algosearch.ops import Op
+from algosearch.ops import Op, searched_as
 from algosearch.records import Built, Burst, Candidate, Environment, Failure, InvalidAlgorithm, Listing
 
 Timing = Literal["warm", "rotating"]
@@ -134,6 +134,8 @@ class CudnnSession:
 
     def _offer_of(self, op: Op) -> Offer | None:
         """What the library has for an op; None if it does no such thing."""
+        if searched_as(op) != op:
+            raise AssertionError(f"not what is searched for it: {op.describe()}")
         offer = self._offers.pop(op, None)
         if offer is None:
             if self._prepare is None:
@@ -156,7 +158,6 @@ class CudnnSession:
         self._enter_lane()
         made = [built.made for built in tuple(self._plans.values()) if built.op == op]
         problem = problem_of(op, max((each.plan.reserve_bytes for each in made), default=0))
-        workspace_bytes = max(workspace_bytes, *(each.before.workspace_bytes for each in made if each.before), 0)
         rotating = self._timing == "rotating"
         try:
             buffers = Buffers(self._gpu, problem.tensors, workspace_bytes, problem.range_of, rotating=rotating)
@@ -243,9 +244,6 @@ class CudnnSession:
     # -- one run -----------------------------------------------------------------------------------------------------
 
     def _launch(self, number: int, built: _Built, loaded: _Loaded, limit_us: float | None) -> Burst | Failure:
-        failure = self._run_before(built, loaded)
-        if failure is not None:
-            return failure
         first = first_run(self._gpu, self._packs(number, built, loaded)[0], loaded.best_us)
         failure = self._failure_of(first.status, built)
         if failure is not None:
@@ -280,9 +278,6 @@ class CudnnSession:
     def _result_of(self, number: int, built: _Built, loaded: _Loaded) -> Failure | None:
         """Run a plan into buffers that hold nothing like its result."""
         workspace_bytes = built.candidate.workspace_bytes
-        failure = self._run_before(built, loaded)
-        if failure is not None:
-            return failure
         loaded.buffers.spoil(workspace_bytes)
         loaded.buffers.copy(loaded.problem.copied)
         failure = self._failure_of(self._packs(number, built, loaded)[0].launch(), built)
@@ -336,18 +331,6 @@ class CudnnSession:
     def _pack(self, plan: Runnable, loaded: _Loaded, places: Mapping[int, int]) -> VariantPack:
         taken = {uid: address for uid, address in places.items() if plan.reserve_bytes or uid != RESERVE_UID}
         return plan.variant_pack(taken, loaded.buffers.workspace, handle=self._enter_lane())
-
-    def _run_before(self, built: _Built, loaded: _Loaded) -> Failure | None:
-        """Queue what a plan's result depends on, in each set of tensors."""
-        if built.made.before is None:
-            return None
-        for places in loaded.buffers.sets:
-            pack = self._pack(built.made.before, loaded, places)
-            failure = self._failure_of(pack.launch_long(), built)
-            pack.destroy()
-            if failure is not None:
-                return failure
-        return None
 
     def _failure_of(self, status: int, built: _Built) -> Failure | None:
         """What a status of the latest execution means for the plan; None if it succeeded."""

@@ -20,7 +20,7 @@ from algosearch.backends.simulated.session import SimulatedSession
 from algosearch.backends.simulated.trace import TraceEvent, Tracer
 from algosearch.errors import DeviceUnavailable, InvalidSetting
 from algosearch.forks import renew_in_children
-from algosearch.ops import Op, canonical
+from algosearch.ops import Op, searched_as
 from algosearch.settings import Isolation
 
 Pace = Literal["virtual", "real"]
@@ -195,7 +195,7 @@ class SimulatedBackend:
 
     def problem(self, op: Op) -> ProblemScript:
         """The truth about an op, in any description, at speed 1: what a search is measured against."""
-        return self._library.problem(canonical(op)).script
+        return self._library.problem(searched_as(op)).script
 
     def statistics(self) -> tuple[DeviceStatistics, ...]:
         """One for each device."""

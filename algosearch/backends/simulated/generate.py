@@ -81,13 +81,15 @@ def _candidate(op: Op, rank: int, ideal_us: float, generated: Generated, dice: r
 
 
 def _reserve_bytes(op: Op, rank: int) -> int:
-    """A fused batch norm of training keeps a bit of each element, or a byte: which of the two, rank decides."""
-    if not isinstance(op, BatchNormOp) or op.fusion == "none" or op.phase != "training_forward":
+    """Between the passes of a pair a bit of each element is kept, or a byte: which of the two, rank decides."""
+    if not isinstance(op, BatchNormOp) or op.phase != "training":
         return 0
     return prod(op.shape) if rank % 2 else -(-prod(op.shape) // 8)
 
 
 def _workspace_bytes(op: Op, dice: random.Random) -> int:
-    """From 4 KiB to four times what the op moves, all magnitudes alike, in units of 256 bytes."""
-    most = max(8192, 4 * op.bytes_moved)
+    """From 4 KiB to four times what the op moves (of a pair, its larger pass), all magnitudes alike, in units of 256
+    bytes."""
+    passes = op.passes if isinstance(op, BatchNormOp) else (op,)
+    most = max(8192, *(4 * each.bytes_moved for each in passes))
     return int(4096 * (most / 4096) ** dice.random()) & ~255

@@ -11,12 +11,12 @@ from algosearch.backends.simulated.script import (
     Script,
     problem_digest,
 )
-from algosearch.ops import Op, canonical
+from algosearch.ops import Op, searched_as
 from algosearch.records import Environment
 
 
 class Problem:
-    """A canonical op and all that is known about it."""
+    """An op that is searched and all that is known about it."""
 
     __slots__ = ("by_name", "digest", "op", "script")
 
@@ -38,7 +38,7 @@ class Library:
         self._fingerprint = script.fingerprint()
         self._problems: dict[Op, Problem] = {}
         for problem in script.problems:
-            op = canonical(problem.op)
+            op = searched_as(problem.op)
             self._problems[op] = Problem(op, problem)
 
     def __repr__(self) -> str:
@@ -48,12 +48,12 @@ class Library:
         """All about an op.
 
         Raises:
-            AssertionError: the op is not canonical: a backend is never given what the caller wrote.
+            AssertionError: the op is not what `searched_as` makes of it: no backend is given what the caller wrote.
         """
         problem = self._problems.get(op)
         if problem is None:
-            if canonical(op) != op:
-                raise AssertionError(f"not the canonical description: {op.describe()}")
+            if searched_as(op) != op:
+                raise AssertionError(f"not what is searched for it: {op.describe()}")
             made_up = Problem(op, problem_of(op, self.script.generated, self.script.seed))
             problem = self._problems.setdefault(op, made_up)  # two threads make up equal ones: the first is kept
         return problem

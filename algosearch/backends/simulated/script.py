@@ -16,7 +16,7 @@ from typing import Final, Literal
 import msgspec
 
 from algosearch.errors import InvalidValue
-from algosearch.ops import Op, canonical
+from algosearch.ops import Op, searched_as
 from algosearch.records import Algorithm, FailureKind, InvalidAlgorithm
 
 BACKEND: Final = "simulated"
@@ -144,7 +144,7 @@ class ProblemScript(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """
 
     op: Op
-    """In any of its equal descriptions."""
+    """In any of its equal descriptions; either pass of a fused batch norm stands for both."""
     candidates: tuple[CandidateScript, ...] = ()
     prepare_us: float = 2000.0
     """What one listing takes."""
@@ -262,7 +262,7 @@ class Script(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     other, from whatever process they are used."""
 
     def __post_init__(self) -> None:
-        ops = [canonical(problem.op) for problem in self.problems]
+        ops = [searched_as(problem.op) for problem in self.problems]
         _require(len(set(ops)) == len(ops), "problems", len(ops), "two of them describe one problem")
         _require(_is_duration(self.hang_s), "hang_s", self.hang_s, "must be finite and at least 0")
 
@@ -277,8 +277,9 @@ _Parts = tuple[tuple[ProblemScript, ...], Generated, int]
 
 
 def problem_digest(op: Op) -> str:
-    """16 hex digits for a problem, the same for all its descriptions and in every process: what traces call it by."""
-    return _hex_of(msgspec.json.encode(canonical(op), order="sorted"))
+    """16 hex digits for a problem, the same for all its descriptions, for both passes of a pair, and in every process:
+    what traces call it by."""
+    return _hex_of(msgspec.json.encode(searched_as(op), order="sorted"))
 
 
 def first_fault(faults: Iterable[Fault], at: FaultStage, call: int) -> Fault | None:

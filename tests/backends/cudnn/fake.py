@@ -117,7 +117,9 @@ class FakeCudnn:
 
         Calls: `create` and `finalize` (a descriptor's kind), `set` and `get` (an attribute), `heuristics` (a mode),
         `build` and `execute` (an engine), `create_handle`, `stream`, `version`; of the legacy API `legacy` (a tensor's
-        data type), `mode` and `execute` (a mode).
+        data type), `mode`, `execute` and, for the size of a backward pass, `backward` (a mode). `fused` (a mode) with
+        any status lets that mode do fused ops, which else only the persistent one does; `keep` lets the forward pass of
+        a fused one not write its reserve, `beyond` lets it write one byte more.
         """
         self._hooks.fake_script(call.encode(), what, status, times)
 

@@ -50,6 +50,7 @@ enum role { X, Y, Z, DY, DX, DZ, SCALE, BIAS, DSCALE, DBIAS, BEFORE_MEAN, BEFORE
 struct norm {
     struct tensor tensor[ROLES];
     double epsilon, momentum;
+    int wide; /* the mask has a byte for each element, in place of a bit */
     unsigned char *mask; /* of what an activation let through: written forward, read backward; NULL without one */
 };
 void norm_training(struct norm *norm);

@@ -1,7 +1,8 @@
 /* The legacy batch norm of the fake: descriptors, size queries and calls as cudnn_ops.h of 9.28.0 declares them.
  *
  * Fused ops exist in half precision, channels last and persistent; persistent ones not in double. As in the library, an
- * activation's backward pass knows what was let through from the reserve, and from nothing else.
+ * activation's backward pass knows what was let through from the reserve, and from nothing else. A test may let a further
+ * mode do fused ops, whose reserve is of another form: what one mode's forward pass wrote is of no use to the other's.
  */
 #include "fake_cudnn.h"
 
@@ -70,13 +71,15 @@ static int64_t size_of(described x) {
 static int supports(int mode, int ops, described x, described activation) {
     int half = x->type == HALF || x->type == BFLOAT16;
     if (ops && !is_good(activation)) return fail(2002, "no activation");
-    if (ops && !(half && x->stride[1] == 1 && mode == PERSISTENT)) return fail(3000, "not fused like this");
+    if (ops && !(half && x->stride[1] == 1 && (mode == PERSISTENT || scripted("fused", mode)))) return fail(3000, "not fused like this");
     if (mode == PERSISTENT && x->type == DOUBLE) return fail(3003, "not persistent in double");
     return scripted("mode", mode);
 }
 
 static size_t workspace_of(int mode, described x) { return mode == PERSISTENT ? 64 + 16 * (size_t)x->shape[1] : 0; }
-static size_t reserve_of(int ops, described x) { return ops ? (size_t)(size_of(x) + 7) / 8 : 0; }
+static size_t reserve_of(int mode, int ops, described x) {
+    return !ops ? 0 : mode == PERSISTENT ? (size_t)(size_of(x) + 7) / 8 : (size_t)size_of(x);
+}
 
 EXPORT int cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(
     void *handle, int mode, int ops, described x, described z, described y, described parameters, described activation, size_t *size
@@ -93,14 +96,15 @@ EXPORT int cudnnGetBatchNormalizationBackwardExWorkspaceSize(
     if (!handle || !is_good(x) || !is_good(dy) || !is_good(dx) || !is_good(parameters)) return fail(2000, "tensors");
     if ((ops == 2) != is_good(dz) || (ops != 0) != is_good(y)) return fail(2000, "tensors of a fusion");
     *size = 2 * workspace_of(mode, x);
-    return supports(mode, ops, x, activation);
+    int status = supports(mode, ops, x, activation);
+    return status ? status : scripted("backward", mode);
 }
 
 EXPORT int cudnnGetBatchNormalizationTrainingExReserveSpaceSize(
     void *handle, int mode, int ops, described activation, described x, size_t *size
 ) {
     if (!handle || !is_good(x)) return fail(2000, "tensors");
-    *size = reserve_of(ops, x);
+    *size = reserve_of(mode, ops, x);
     return supports(mode, ops, x, activation);
 }
 
@@ -133,16 +137,21 @@ EXPORT int cudnnBatchNormalizationForwardTrainingEx(
 ) {
     int status = supports(mode, ops, x, activation);
     if (!status) status = scales(x, alpha, beta);
-    if (!status) status = spaces(workspace, room, workspace_of(mode, x), reserve, kept, reserve_of(ops, x));
+    if (!status) status = spaces(workspace, room, workspace_of(mode, x), reserve, kept, reserve_of(mode, ops, x));
     if (!status) status = scripted("execute", mode);
     if (status || !handle || parameters->mode != mode) return status ? status : fail(2000, "another mode's parameters");
-    struct norm norm = {.epsilon = epsilon, .momentum = momentum, .mask = ops ? reserve : NULL};
+    size_t reserved = reserve_of(mode, ops, x);
+    struct norm norm = {.epsilon = epsilon, .momentum = momentum, .mask = ops ? reserve : NULL, .wide = mode != PERSISTENT};
     use(&norm, X, x, x_data), use(&norm, Y, y, y_data), use(&norm, SCALE, parameters, scale), use(&norm, BIAS, parameters, bias);
     use(&norm, BEFORE_MEAN, parameters, running_mean), use(&norm, BEFORE_VARIANCE, parameters, running_variance);
     use(&norm, RUNNING_MEAN, parameters, running_mean), use(&norm, RUNNING_VARIANCE, parameters, running_variance);
     use(&norm, SAVED_MEAN, parameters, saved_mean), use(&norm, SAVED_INVERSE, parameters, saved_inverse);
     if (ops == 2) use(&norm, Z, z, z_data);
+    unsigned char *elsewhere = ops && scripted("keep", mode) ? calloc(1, reserved) : NULL;
+    if (elsewhere) norm.mask = elsewhere;
     norm_training(&norm);
+    free(elsewhere);
+    if (ops && scripted("beyond", mode)) norm.mask[reserved] = 1;
     return 0;
 }
 
@@ -155,11 +164,11 @@ EXPORT int cudnnBatchNormalizationBackwardEx(
     int status = supports(mode, ops, x, activation);
     if (!status) status = scales(x, alpha, beta);
     if (!status) status = scales(x, parameter_alpha, parameter_beta);
-    if (!status) status = spaces(workspace, room, 2 * workspace_of(mode, x), reserve, kept, reserve_of(ops, x));
+    if (!status) status = spaces(workspace, room, 2 * workspace_of(mode, x), reserve, kept, reserve_of(mode, ops, x));
     if (!status) status = scripted("execute", mode);
     if (!status && ops && (!is_good(y) || !y_data || !bias)) status = fail(2002, "an activation needs output and bias");
     if (status || !handle || parameters->mode != mode) return status ? status : fail(2000, "another mode's parameters");
-    struct norm norm = {.epsilon = epsilon, .mask = ops ? reserve : NULL};
+    struct norm norm = {.epsilon = epsilon, .mask = ops ? reserve : NULL, .wide = mode != PERSISTENT};
     use(&norm, X, x, x_data), use(&norm, DY, dy, dy_data), use(&norm, DX, dx, dx_data), use(&norm, SCALE, parameters, scale);
     use(&norm, DSCALE, parameters, dscale), use(&norm, DBIAS, parameters, dbias);
     use(&norm, SAVED_MEAN, parameters, saved_mean), use(&norm, SAVED_INVERSE, parameters, saved_inverse);

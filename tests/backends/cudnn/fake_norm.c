@@ -55,7 +55,8 @@ static void normalise(struct norm *norm, int64_t number, double mean, double inv
     if (norm->tensor[Z].data) value += at(norm, Z, number);
     if (norm->mask) {
         int through = value > 0;
-        norm->mask[number / 8] = (unsigned char)((norm->mask[number / 8] & ~(1 << number % 8)) | through << number % 8);
+        if (norm->wide) norm->mask[number] = through ? 1 : 2;
+        else norm->mask[number / 8] = (unsigned char)((norm->mask[number / 8] & ~(1 << number % 8)) | through << number % 8);
         value = through ? value : 0;
     }
     put(norm, Y, number, value);
@@ -88,7 +89,7 @@ void norm_inference(struct norm *norm) {
 
 static double gradient(const struct norm *norm, int64_t number, const double *means) {
     (void)means;
-    int through = !norm->mask || norm->mask[number / 8] >> number % 8 & 1;
+    int through = !norm->mask || (norm->wide ? norm->mask[number] == 1 : norm->mask[number / 8] >> number % 8 & 1);
     return through ? at(norm, DY, number) : 0;
 }
 

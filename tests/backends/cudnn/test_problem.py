@@ -10,7 +10,7 @@ from hypothesis import given
 
 from algosearch.backends.cudnn.norm import EPSILON, MOMENTUM, UIDS
 from algosearch.backends.cudnn.problem import RESERVE_UID, problem_of
-from algosearch.ops import BatchNormOp, ConvOp, Op, canonical
+from algosearch.ops import BatchNormOp, ConvOp, Op, Phase, canonical, searched_as
 from tests.backends import reference
 from tests.strategies import batch_norm_ops, conv_ops
 
@@ -59,23 +59,37 @@ def test_few_statistics_are_looked_at_for_many_places() -> None:
 
 
 @pytest.mark.parametrize("reserve_bytes", [0, 640])
-def test_a_reserve_is_there_if_a_plan_needs_one_and_is_nobodys_result(reserve_bytes: int) -> None:
-    op = canonical(BatchNormOp(shape=(4, 8, 4, 4), fusion="activation", data_type="float16", layout="channels_last"))
+def test_a_reserve_is_there_if_a_plan_needs_one_and_is_written(reserve_bytes: int) -> None:
+    op = searched_as(BatchNormOp(shape=(4, 8, 4, 4), fusion="activation", data_type="float16", layout="channels_last"))
     reserve = [tensor for tensor in problem_of(op, reserve_bytes).tensors if tensor.uid == RESERVE_UID]
-    assert [(tensor.bytes, tensor.written) for tensor in reserve] == ([(reserve_bytes, False)] if reserve_bytes else [])
+    assert [(tensor.bytes, tensor.written) for tensor in reserve] == ([(reserve_bytes, True)] if reserve_bytes else [])
 
 
-def test_a_fused_backward_pass_has_its_forward_passes_tensors_and_one_training_pass_is_copied_into() -> None:
-    described: dict[str, Any] = {"shape": (4, 8, 4, 4), "fusion": "add_activation", "data_type": "float16"}
-    backward = problem_of(canonical(BatchNormOp(**described, phase="backward")))
-    there = {tensor.name: tensor.written for tensor in backward.tensors}
-    assert {"addend", "previous_mean", "running_variance", "output"} <= set(there)
+def test_a_pair_has_the_results_of_both_passes_and_its_gradients_follow_from_what_forward_wrote() -> None:
+    op = canonical(BatchNormOp(shape=(4, 8, 4, 4), fusion="add_activation", data_type="float16", phase="training"))
+    problem = problem_of(op, 64)
+    there = {tensor.name: tensor.written for tensor in problem.tensors}
     assert {name for name, written in there.items() if written} == {
-        "input_gradient",
-        "scale_gradient",
-        "bias_gradient",
-        "addend_gradient",
+        *("output", "running_mean", "running_variance", "saved_mean", "saved_inverse_deviation"),
+        *("input_gradient", "scale_gradient", "bias_gradient", "addend_gradient", "reserve"),
     }
-    forward = problem_of(canonical(BatchNormOp(**described)))
-    assert (UIDS["previous_mean"], UIDS["running_mean"]) in forward.copied
-    assert backward.copied == ()
+    assert {name for name, written in there.items() if not written} == {
+        *("input", "scale", "bias", "addend", "previous_mean", "previous_variance", "output_gradient"),
+    }
+    assert set(problem.read_for("output")) == {
+        *("input", "scale", "bias", "addend", "previous_mean", "previous_variance"),
+    }
+    assert set(problem.read_for("input_gradient")) == {
+        *("input", "scale", "bias", "output", "output_gradient", "saved_mean", "saved_inverse_deviation"),
+    }
+    assert (UIDS["previous_mean"], UIDS["running_mean"]) in problem.copied
+
+
+def test_everything_of_a_convolution_follows_from_what_is_read() -> None:
+    problem = problem_of(canonical(ConvOp(input_shape=(1, 8, 5, 5), filter_shape=(8, 8, 3, 3))))
+    assert list(problem.read_for("output")) == ["input", "filter"]
+
+
+@pytest.mark.parametrize("phase", ["inference", "backward"])
+def test_nothing_is_copied_where_no_running_statistics_are_written(phase: Phase) -> None:
+    assert problem_of(canonical(BatchNormOp(shape=(4, 8, 4, 4), phase=phase))).copied == ()

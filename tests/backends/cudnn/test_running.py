@@ -152,6 +152,24 @@ def test_what_a_fused_forward_pass_reserves_its_backward_pass_reads(runner: Cudn
         check(backward, behind)
 
 
+def test_what_was_picked_for_a_pair_may_be_run_as_one_or_pass_by_pass(runner: CudnnRunner) -> None:
+    pair = replace(FUSED, phase="training")
+    mode = "cudnn/legacy:spatial_persistent"
+    with built(runner, pair, mode) as both:
+        passes = [built(runner, op, mode) for op in pair.passes]
+        assert both.workspace_bytes == max(each.workspace_bytes for each in passes)
+        assert {both.reserve_bytes} == {each.reserve_bytes for each in passes}
+        for plan in passes:
+            plan.close()
+        rows = rows_for(both.slots.values())
+        both(**on_device(both, rows), reserve=OnDevice(aligned(both.reserve_bytes)), epsilon=0.25, momentum=0.5)
+        written = numbers(both.slots, rows, written=True)
+        right = reference.batch_norm(pair, numbers(both.slots, rows) | written, epsilon=0.25, momentum=0.5)
+        assert right.keys() == written.keys()
+        for name, values in right.items():
+            np.testing.assert_allclose(written[name], values, rtol=5e-3, atol=5e-3, err_msg=name)
+
+
 def test_a_workspace_is_the_callers_or_one_for_each_stream(runner: CudnnRunner, home: HostHome) -> None:
     with built(runner, CONV, SPACIOUS) as plan:
         assert plan.workspace_bytes == 1000

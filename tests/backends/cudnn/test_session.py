@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from algosearch.backends.base import Backend, Device, Recipe
-from algosearch.backends.cudnn.enums import HeuristicMode
+from algosearch.backends.cudnn.enums import HeuristicMode, LegacyMode
 from algosearch.backends.cudnn.gpu import CudaFault
+from algosearch.backends.cudnn.norm_pair import PairPlan
 from algosearch.backends.cudnn.session import CudnnSession, Timing
 from algosearch.ops import BatchNormOp, ConvOp, Op, canonical
 from algosearch.records import Burst, Candidate, Environment, Failure, FailureKind
@@ -23,6 +24,12 @@ from tests.backends.driven import Driven
 DEVICE = Device(backend="cudnn", ordinal=0, kind="Host", identity="GPU-host")
 OP = canonical(ConvOp(input_shape=(2, 8, 6, 6), filter_shape=(8, 8, 3, 3), padding_low=(1, 1)))
 HALVES: dict[str, Any] = {"input_type": "float16", "filter_type": "float16", "output_type": "float16"}
+PAIR: dict[str, Any] = {
+    "shape": (2, 8, 4, 4),
+    "phase": "training",
+    "fusion": "add_activation",
+    "layout": "channels_last",
+}
 
 
 class HostBackend:
@@ -51,6 +58,7 @@ class TestCudnnOnTheHost(BackendContract):
     @pytest.fixture(autouse=True)
     def _with(self, fake: FakeCudnn) -> None:
         self._fake = fake
+        fake.script("fused", 1, what=LegacyMode.SPATIAL)  # so that a pair has two candidates, of two reserves
 
     def backend(self) -> Backend:
         return HostBackend(self._fake)
@@ -66,9 +74,9 @@ class TestCudnnOnTheHost(BackendContract):
             BatchNormOp(shape=(4, 8, 5, 5), phase="backward", layout="channels_last"),
             BatchNormOp(shape=(4, 6), statistics="per_activation"),
             *(
-                BatchNormOp(shape=(2, 8, 4, 4), phase=phase, fusion=fusion, data_type="float16", layout="channels_last")
-                for phase in ("training_forward", "backward")
+                BatchNormOp(**PAIR | {"fusion": fusion, "data_type": data_type})
                 for fusion in ("activation", "add_activation")
+                for data_type in ("float16", "bfloat16")
             ),
         )
 
@@ -258,3 +266,74 @@ def test_fallback_comes_behind_the_heuristics(fake: FakeCudnn, driven: Driven) -
         fake.engine(index)
         fake.config(index, mode=mode)
     assert [each.algorithm for each in driven.enumerate(OP).candidates] == ["cudnn/graph:5", "cudnn/graph:9"]
+
+
+# -- pairs -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_pass_of_a_pair_is_not_searched_alone(driven: Driven) -> None:
+    for op in BatchNormOp(**PAIR, data_type="float16").passes:
+        with pytest.raises(AssertionError, match="not what is searched"):
+            driven.enumerate(op)
+
+
+def test_a_pair_is_checked_by_what_its_own_forward_pass_wrote(fake: FakeCudnn, driven: Driven) -> None:
+    fake.script("fused", 1, what=LegacyMode.SPATIAL)
+    pair = BatchNormOp(**PAIR, data_type="float16")
+    plans = loaded(driven, pair)
+    persistent, spatial = plans.values()
+    for plan, other in ((persistent, None), (spatial, persistent), (persistent, spatial), (spatial, None)):
+        assert driven.time([(persistent, 2), (spatial, 3)])
+        assert driven.check(plan, other) is None
+
+
+def test_a_pair_that_does_not_write_its_reserve_cannot_live_on_what_an_earlier_run_left_there(
+    fake: FakeCudnn, driven: Driven
+) -> None:
+    pair = BatchNormOp(**PAIR, data_type="float16")
+    ((_, plan),) = plans = driven.runnable(pair)
+    driven.load_for(pair, plans)
+    assert isinstance(driven.launch(plan), Burst)
+    assert driven.check(plan) is None
+    fake.script("keep", 1, what=LegacyMode.SPATIAL_PERSISTENT)
+    assert isinstance(driven.launch(plan), Burst)
+    failure = driven.check(plan)
+    assert failure is not None
+    assert failure.kind == "wrong_result"
+    assert "gradient" in failure.message
+
+
+def test_who_writes_beyond_its_reserve_is_found(fake: FakeCudnn, driven: Driven) -> None:
+    pair = BatchNormOp(**PAIR, data_type="float16")
+    ((_, plan),) = plans = driven.runnable(pair)
+    driven.load_for(pair, plans)
+    fake.script("beyond", 1, what=LegacyMode.SPATIAL_PERSISTENT)
+    assert isinstance(driven.launch(plan), Burst)
+    failure = driven.check(plan)
+    assert failure is not None
+    assert failure.kind == "out_of_bounds"
+
+
+def test_a_pair_whose_gradients_are_of_another_reserve_is_found(
+    fake: FakeCudnn, driven: Driven, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake.script("fused", 1, what=LegacyMode.SPATIAL)
+    pair = BatchNormOp(**PAIR, data_type="float16")
+    session = driven.session
+    assert isinstance(session, CudnnSession)
+    plans = driven.runnable(pair)
+    (_, persistent), (_, spatial) = plans
+    mixed = session._plans[persistent].made.plan, session._plans[spatial].made.plan
+    assert isinstance(mixed[0], PairPlan)
+    assert isinstance(mixed[1], PairPlan)
+    monkeypatch.setattr(mixed[0], "_passes", (mixed[0]._passes[0], mixed[1]._passes[1]))
+    monkeypatch.setattr(mixed[0], "reserve_bytes", max(each.reserve_bytes for each in mixed))
+    driven.load_for(pair, plans)
+    for _, plan in plans:
+        assert isinstance(driven.launch(plan), Burst)
+    assert driven.check(spatial, persistent) is None, "it is the other one that is wrong"
+    failure = driven.check(persistent, spatial)
+    assert failure is not None
+    assert failure.kind == "wrong_result"
+    assert "gradient" in failure.message
+    monkeypatch.undo()
