@@ -27,6 +27,7 @@ from algosearch.ops import BatchNormOp, canonical
 from algosearch.records import Candidate, Failure, InvalidAlgorithm
 from tests.backends import reference
 from tests.backends.cudnn.fake import SOURCES, FakeCudnn, compiled
+from tests.backends.cudnn.host_gpu import HostGpu
 from tests.backends.cudnn.memory import Memory, aligned
 from tests.strategies import batch_norm_ops
 
