@@ -4,11 +4,11 @@ back as it was, some memory, and what is known of streams and addresses. `CupyHo
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from algosearch.backends.arrays import HOST
+from algosearch.backends.cudnn.cuda import translated
 from algosearch.backends.cudnn.gpu import Block, CudaFault, OutOfDeviceMemory
 
 _NO_MEMORY = 2  # cudaErrorMemoryAllocation
@@ -69,7 +69,7 @@ class CupyHome:
         self._cupy: Any = cupy.cuda
         self._runtime: Any = cupy.cuda.runtime
         self._device: Any = cupy.cuda.Device(ordinal)
-        with self.current(), self._translated("making a context"):
+        with self.current(), translated("making a context"):
             self._runtime.free(0)
 
     def __repr__(self) -> str:
@@ -91,14 +91,14 @@ class CupyHome:
 
     def device_of(self, address: int) -> int:
         """As `Home` says."""
-        with self._translated("cudaPointerGetAttributes"):
+        with translated("cudaPointerGetAttributes"):
             found = self._runtime.pointerGetAttributes(address)
         return int(found.device) if int(found.type) in _IN_DEVICE_MEMORY else HOST
 
     def allocate(self, size_bytes: int) -> Block:
         """As `Home` says: of the driver, not of a pool, which the caller may limit, empty or replace."""
         try:
-            with self._translated("cudaMalloc"):
+            with translated("cudaMalloc"):
                 return _Block(self._cupy.Memory(size_bytes), size_bytes)
         except CudaFault as fault:
             if fault.status == _NO_MEMORY:
@@ -107,15 +107,8 @@ class CupyHome:
 
     def copy(self, target: int, source: int, size_bytes: int, stream: int) -> None:
         """As `Home` says."""
-        with self._translated("cudaMemcpyAsync"):
+        with translated("cudaMemcpyAsync"):
             self._runtime.memcpyAsync(target, source, size_bytes, _ON_DEVICE, stream)
-
-    @contextmanager
-    def _translated(self, call: str) -> Iterator[None]:
-        try:
-            yield
-        except (self._runtime.CUDARuntimeError, self._cupy.driver.CUDADriverError) as error:
-            raise CudaFault(call, int(error.status), str(error)) from None
 
 
 class _Block:
