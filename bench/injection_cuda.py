@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable
 from typing import Any, Final
 
+import numpy as np
 from injection import Ground, Misdeeds
 from networks import training_convs
 
 from algosearch.backends.base import Backend
 from algosearch.backends.cudnn import CudnnBackend
-from algosearch.backends.cudnn.cuda import translated
-from algosearch.backends.cudnn.driver import Driver
+from algosearch.backends.cudnn.cuda import CupyGpu, translated
 from algosearch.backends.cudnn.session import CudnnSession
 from algosearch.ops import ConvOp
 
@@ -26,14 +25,15 @@ KERNELS: Final = b"""
 .target sm_70
 .address_size 64
 
-// The clock is never 0.
-.visible .entry forever()
+// Until the clock shows a time that is past.
+.visible .entry forever(.param .u64 end)
 {
     .reg .pred %again;
-    .reg .b64 %now;
+    .reg .b64 %now, %then;
+    ld.param.u64 %then, [end];
 LOOP:
     mov.u64 %now, %globaltimer;
-    setp.ne.u64 %again, %now, 0;
+    setp.ne.u64 %again, %now, %then;
     @%again bra LOOP;
     ret;
 }
@@ -96,35 +96,32 @@ class Kernels:
     def __init__(self, session: CudnnSession) -> None:
         import cupy
 
+        gpu = session._gpu
+        assert isinstance(gpu, CupyGpu)
         self._session = session
-        session._gpu.enter()
-        self._module: Any = cupy.cuda.function.Module()
+        gpu.enter()
+        module: Any = cupy.cuda.function.Module()
         with translated("cuModuleLoadData"):
-            self._module.load(KERNELS)
-        driver, stream = Driver.load(), session._gpu.stream
-        self._where = ctypes.c_uint64(), ctypes.c_uint64()
-        self._forever = driver.launcher(self._address("forever"), stream, blocks=1, threads=1, arguments=())
-        self._write = driver.launcher(self._address("write"), stream, blocks=1, threads=1, arguments=self._where)
+            module.load(KERNELS)
+            self._forever: Any = module.get_function("forever")
+            self._write: Any = module.get_function("write")
+        self._stream: Any = gpu._stream
 
     def hang(self) -> None:
-        self._forever()
+        self._queue(self._forever, 0)
 
     def overrun(self) -> None:
         buffers = self._session.buffers
         assert buffers is not None, "nothing is loaded"
         tensor = buffers.written[0]
-        self._write_at(buffers.address(tensor) + tensor.bytes)
+        self._queue(self._write, buffers.address(tensor) + tensor.bytes, BEYOND_BYTES)
 
     def run_wild(self) -> None:
-        self._write_at(NOBODYS)
+        self._queue(self._write, NOBODYS, BEYOND_BYTES)
 
-    def _write_at(self, address: int) -> None:
-        where, many = self._where
-        where.value, many.value = address, BEYOND_BYTES
-        self._write()
-
-    def _address(self, name: str) -> int:
-        return int(self._module.get_function(name).ptr)
+    def _queue(self, kernel: Any, *numbers: int) -> None:
+        with translated("cuLaunchKernel"):
+            kernel((1,), (1,), tuple(map(np.uint64, numbers)), stream=self._stream)
 
 
 def ground() -> Ground:
