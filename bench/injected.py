@@ -13,7 +13,8 @@ process: first cleanly, then with trouble, each search in a process of its own. 
 An answer is right if it is the clean one, or if, timed again (`oracle.py`), it takes at most 1 % and the noise longer
 than the best of the clean record's candidates that were not injected and found the memory. `struck` are the candidates
 that did something, `blamed` those of which the record says so; `innocent` are others of which it says such a thing. The
-limit for the wall is the clean search, 2 s for each restart of the device's process, and the limits of what hung.
+limit for the wall is the slowest clean search and a tenth, for noise, and 2 s for each restart of the device's process,
+and the limits of what hung.
 
     python bench/injected.py --json bench/results/injected.json
 """
@@ -65,6 +66,7 @@ SCENARIOS: Final[dict[str, tuple[Misdeed, ...]]] = {
 }
 CROWDED: Final = ("crowded", "released", "all")
 MIB: Final = 1 << 20
+NOISE: Final = 0.1
 
 
 def injections(
@@ -163,6 +165,7 @@ def bench(options: Any) -> bool:
     figures: dict[str, Any] = {
         "ops": len(ops),
         "clean_s": clean.seconds,
+        "clean_slowest_s": max(each.seconds for each in cleans),
         "left_mib": leave_bytes / MIB,
         "most_needed_mib": most_needed_bytes(ops, clean) / MIB,
     }
@@ -184,8 +187,8 @@ def bench(options: Any) -> bool:
 
 def add_scenario(figures: dict[str, Any], limits: dict[str, str], name: str, own: list[dict[str, Any]]) -> bool:
     """The worst of its samples; whether they are as they should be."""
-    worst = max(own, key=lambda each: each["seconds"] - each["allowed_s"])
-    injected, ops = worst["injected"], figures["ops"]
+    worst = max(own, key=lambda each: each["seconds"] - each["more_s"])
+    injected, ops, allowed_s = worst["injected"], figures["ops"], figures["clean_slowest_s"] * (1 + NOISE)
     figures |= {
         f"{name}_right": min(each["right"] for each in own),
         f"{name}_innocent": max(each["innocent"] for each in own),
@@ -196,9 +199,11 @@ def add_scenario(figures: dict[str, Any], limits: dict[str, str], name: str, own
     limits |= {
         f"{name}_right": f"= {ops}",
         f"{name}_innocent": "= 0",
-        f"{name}_seconds": f"≤ {worst['allowed_s']:.2f}",
+        f"{name}_seconds": f"≤ {allowed_s + worst['more_s']:.2f}",
     }
-    good = all(each["right"] == ops and not each["innocent"] and each["seconds"] <= each["allowed_s"] for each in own)
+    good = all(
+        each["right"] == ops and not each["innocent"] and each["seconds"] <= allowed_s + each["more_s"] for each in own
+    )
     if injected:
         for key in ("struck", "blamed"):
             figures[f"{name}_{key}"] = min(each[key] for each in own)

@@ -154,7 +154,6 @@ def verdict(
         else:
             wrong.append(f"{op.describe()}: {answer.picked}, {at}")
     limits_s = [float(each) for reason in found.broke for each in _HUNG.findall(reason)]
-    allowed_s = clean.seconds + RESTART_S * len(found.broke) + sum(limits_s)
     return {
         "right": right,
         "injected": len(what.injections),
@@ -165,7 +164,7 @@ def verdict(
         "restarts": len(found.broke),
         "limits_s": sum(limits_s),
         "seconds": found.seconds,
-        "allowed_s": allowed_s,
+        "more_s": RESTART_S * len(found.broke) + sum(limits_s),
         "wrong": [*wrong, *innocents(ops, clean, what, found)],
         "broke": list(found.broke),
     }

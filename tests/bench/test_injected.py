@@ -30,8 +30,9 @@ def test_every_answer_is_right_whatever_candidates_and_a_neighbour_do(tmp_path: 
     }
     file = tmp_path / "injected.json"
     command = [sys.executable, str(BENCH), "--ground", "tests.bench.host_ground", "--times", "1"]
+    # It ends with a status that says whether it was quick as well, which on a busy machine it need not be.
     done = subprocess.run(
-        [*command, "--scenarios", "crowded", "all", "--json", str(file)],
+        [*command, "--scenarios", "crowded", "released", "all", "--json", str(file)],
         env=environment,
         capture_output=True,
         text=True,
@@ -40,5 +41,9 @@ def test_every_answer_is_right_whatever_candidates_and_a_neighbour_do(tmp_path: 
     )
     print(done.stdout, done.stderr)  # noqa: T201  (shown if it fails)
     figures = json.loads(file.read_text())
+    for scenario in ("crowded", "released", "all"):
+        assert figures[f"{scenario}_right"] == figures["ops"] == 12
+        assert figures[f"{scenario}_innocent"] == 0
+        assert figures[f"{scenario}_out_of_memory"] > 0
     assert figures["all_struck"] == figures["all_blamed"] == 7
-    assert done.returncode == 0
+    assert figures["all_restarts"] >= 4, "two hung and two ran wild"
