@@ -100,7 +100,9 @@ async def sample(who: str, name: str, case: str, batch: int, keys: int) -> dict[
     done = asyncio.Event()
     caller = Caller()
     with tempfile.TemporaryDirectory() as directory:
-        async with algosearch.open_searcher(store=directory, backends=[backend], isolation="process") as searcher:
+        async with algosearch.open_searcher(
+            store=directory, backends=[backend], devices=[f"{name}:0"], isolation="process"
+        ) as searcher:
             await searcher.select(OTHER, mode="heuristic")
             tasks = [asyncio.create_task(tick(late_ms, done))]
             if who == "busy":

@@ -119,7 +119,7 @@ async def search(what: What, directory: Path) -> Found:
     prepare_children()
     with neighbour(what) as (take, give_back):
         async with algosearch.open_searcher(
-            store=directory / "store", backends=[backend], isolation="process"
+            store=directory / "store", backends=[backend], devices=["cudnn:0"], isolation="process"
         ) as searcher:
             await searcher.select(OTHER, mode="heuristic")
             await asyncio.to_thread(take)
