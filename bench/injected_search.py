@@ -22,6 +22,8 @@ from algosearch.records import Trial
 BENCH: Final = Path(__file__).parent / "injected.py"
 OTHER: Final = ConvOp(input_shape=(2, 16, 8, 8), filter_shape=(16, 16, 3, 3))
 """Asked first, without a run, so that the device is open and the library loaded."""
+END_S: Final = 20.0
+"""For a neighbour to end."""
 
 
 class What(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,13 +94,14 @@ def neighbour(what: What) -> Iterator[tuple[Callable[[], None], Callable[[], Non
             assert said.readline() == b"there\n", "there is no neighbour"
             yield take, lambda: tell(b"give back")
         finally:
-            process.kill()
+            its.close()
+            if process.wait(END_S):
+                raise RuntimeError(f"the neighbour ended with {process.returncode}")
 
 
 def be_neighbour(ground: str, leave_bytes: int) -> None:
-    """Until it is killed."""
+    """Until nobody tells it anything any more."""
     make = ground_of(ground)
-    make.backend().devices()
     give_back: Callable[[], None] = make.take_memory(sys.maxsize)
     print("there", flush=True)
     for line in sys.stdin:
@@ -107,6 +110,7 @@ def be_neighbour(ground: str, leave_bytes: int) -> None:
             print("taken", flush=True)
         else:
             give_back()
+    give_back()
 
 
 async def search(what: What, directory: Path) -> Found:
