@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import TypeVar
 
+from around import Around
+
 from algosearch.backends.base import Backend, Device, Recipe, Session
-from algosearch.ops import Op
-from algosearch.records import Built, Burst, Candidate, Environment, Failure, Listing
+from algosearch.records import Burst, Environment, Failure
 from algosearch.settings import Isolation
 
 T = TypeVar("T")
@@ -56,44 +57,19 @@ class Ledger:
         return found
 
 
-class _Counted:
+class _Counted(Around):
     def __init__(self, ledger: Ledger, session: Session) -> None:
-        self.environment: Environment = session.environment
+        super().__init__(session)
         self._ledger = ledger
-        self._session = session
 
-    def enumerate(self, op: Op, width: int | None) -> Listing:
-        return self._ledger.count("enumerate", lambda: self._session.enumerate(op, width))
-
-    def build(self, op: Op, candidate: Candidate) -> Built | Failure:
-        return self._ledger.count("build", lambda: self._session.build(op, candidate))
-
-    def load(self, op: Op, workspace_bytes: int) -> Failure | None:
-        return self._ledger.count("load", lambda: self._session.load(op, workspace_bytes))
-
-    def launch(self, plan: int, limit_us: float | None) -> Burst | Failure:
-        return self._ledger.count("launch", lambda: self._session.launch(plan, limit_us))
+    def around(self, name: str, call: Callable[[], T]) -> T:
+        return self._ledger.count(name, call)
 
     def time(self, bursts: Sequence[tuple[int, int]], limit_us: float | None) -> tuple[Burst | Failure, ...]:
-        outcomes = self._ledger.count("time", lambda: self._session.time(bursts, limit_us))
+        outcomes = super().time(bursts, limit_us)
         for outcome in outcomes:
             if isinstance(outcome, Burst):
                 self._ledger.seconds["running"] += outcome.time_us * outcome.repeats / 1e6
                 self._ledger.calls["running"] += outcome.repeats
                 self._ledger.calls["disturbed"] += outcome.disturbed is not None
         return outcomes
-
-    def check(self, plan: int, against: int | None) -> Failure | None:
-        return self._ledger.count("check", lambda: self._session.check(plan, against))
-
-    def healthy(self) -> Failure | None:
-        return self._session.healthy()
-
-    def unload(self) -> None:
-        self._ledger.count("unload", self._session.unload)
-
-    def destroy(self, plans: Sequence[int]) -> None:
-        self._ledger.count("destroy", lambda: self._session.destroy(plans))
-
-    def close(self) -> None:
-        self._ledger.count("close", self._session.close)

@@ -280,9 +280,10 @@ class Trip:
             with self._doing("lane", "time", limit_s, *ranks):
                 plans = [(self._plans[rank], repeats) for rank, repeats in each]
                 timed = self._threads.session.time(plans, limit_us)
-                for (rank, _), outcome in zip(each, timed, strict=True):
-                    if isinstance(outcome, Failure):
-                        self._examine("lane", (rank,), outcome)
+                for failure in dict.fromkeys(outcome for outcome in timed if isinstance(outcome, Failure)):
+                    # What is said of several alike may be the fault of each of them.
+                    alike = (rank for (rank, _), outcome in zip(each, timed, strict=True) if outcome == failure)
+                    self._examine("lane", tuple(dict.fromkeys(alike)), failure)
             outcomes += [self._noted(rank, outcome) for (rank, _), outcome in zip(each, timed, strict=True)]
         return tuple(outcomes)
 

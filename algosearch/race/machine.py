@@ -83,11 +83,6 @@ class Race:
         """By rank."""
         return self._standings.candidates
 
-    @property
-    def trying(self) -> str:
-        """What `next` is about, for a progress line."""
-        return self._describe(self.next())
-
     # -- the driver's side -------------------------------------------------------------------------------------------
 
     def next(self) -> Instruction:

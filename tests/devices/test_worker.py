@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Sequence
 
 import pytest
 
-from algosearch.backends.simulated import SimulatedBackend, TraceEvent
+from algosearch.backends.simulated import Fault, SimulatedBackend, TraceEvent
+from algosearch.backends.simulated.session import SimulatedSession
 from algosearch.devices.worker import SearchStopped, Worker
+from algosearch.records import Burst, Failure
 from tests.devices.contract import WorkerContract
 from tests.devices.helpers import OP, algorithm, by_name, candidate, opened, script_of, search
 from tests.search.gated import GatedBackend
@@ -67,6 +70,29 @@ async def test_a_workspace_that_somebody_else_had() -> None:
     assert trials["large"].failure is None
     assert trials["large"].time_us == pytest.approx(20.0)
     assert trials["small"].failure is None
+
+
+async def test_nobody_is_blamed_for_a_round_of_which_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU, whose runs are queued one behind the other: then it is not known whose run it was."""
+    time = SimulatedSession.time
+
+    def all_or_none(
+        session: SimulatedSession, bursts: Sequence[tuple[int, int]], limit_us: float | None
+    ) -> tuple[Burst | Failure, ...]:
+        outcomes = time(session, bursts, limit_us)
+        sick = session.healthy()
+        return outcomes if sick is None else (sick,) * len(bursts)
+
+    monkeypatch.setattr(SimulatedSession, "time", all_or_none)
+    trace: list[TraceEvent] = []
+    bad = candidate("bad", 20.0, Fault(at="time", does="poisons"))
+    script = script_of(candidate("good", 19.0), bad, candidate("better", 10.0))
+    async with opened(SimulatedBackend(script, trace=trace), "thread") as worker:
+        trials = by_name(await search(worker))
+    assert trials["bad"].failure is not None
+    assert trials["bad"].failure.kind == "launch_failed"
+    assert trials["good"].failure is trials["better"].failure is None
+    assert [event.call for event in trace].count("open") == 3, "for it, and for it alone"
 
 
 async def test_two_workers_of_one_device_never_time_at_once() -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
 
 import numpy as np
 import pytest
@@ -13,11 +14,16 @@ from algosearch.backends.cudnn.contents import norm_allowance
 from algosearch.backends.cudnn.norm import EPSILON, MOMENTUM
 from algosearch.backends.cudnn.session import CudnnSession
 from algosearch.ops import BatchNormOp, canonical
-from algosearch.records import Built, Burst, Failure
+from algosearch.records import Built, Burst, Candidate, Failure
+from algosearch.records.trial import RUNTIME_COMPILED
 from tests.backends import reference
 from tests.backends.driven import Driven
+from tests.gpu.ops import generated_norms
 
 pytestmark = pytest.mark.timeout(120)
+OPS: Final = 60
+LEAST_SHARE: Final = 0.8
+"""Of the generated ones that the library must take."""
 
 
 @pytest.fixture(scope="module")
@@ -56,14 +62,34 @@ def ops() -> list[BatchNormOp]:
 
 @pytest.mark.parametrize("op", ops(), ids=BatchNormOp.describe)
 def test_every_result_is_right(driven: Driven, op: BatchNormOp) -> None:
-    session = driven.session
-    assert isinstance(session, CudnnSession)
     candidates = driven.enumerate(op, 1).candidates
     if not candidates:
         pytest.skip("the library does no such batch norm")
+    assert held_against_the_definition(driven, op, candidates)
+
+
+@pytest.mark.slow
+def test_generated_ones_too(driven: Driven) -> None:
+    """Without what is compiled at run time, a second each."""
+    ran = Counter[str]()
+    for op in generated_norms(OPS):
+        candidates = [each for each in driven.enumerate(op, 1).candidates if RUNTIME_COMPILED not in each.notes]
+        count = held_against_the_definition(driven, op, candidates) if candidates else 0
+        ran["taken" if count else "refused"] += 1
+        ran["candidates"] += count
+        driven.unload()
+    print(dict(ran))  # noqa: T201  (shown with -rP)
+    assert ran["taken"] >= LEAST_SHARE * OPS, ran
+
+
+def held_against_the_definition(driven: Driven, op: BatchNormOp, candidates: Sequence[Candidate]) -> int:
+    """Run these candidates and look at every element of every result; how many ran."""
+    session = driven.session
+    assert isinstance(session, CudnnSession)
     built = [(each, driven.build(op, each)) for each in candidates]
     plans = [(each, outcome.plan) for each, outcome in built if isinstance(outcome, Built)]
-    assert plans, built
+    if not plans:
+        return 0
     driven.load_for(op, plans)
     buffers = session.buffers
     assert buffers is not None
@@ -71,7 +97,6 @@ def test_every_result_is_right(driven: Driven, op: BatchNormOp) -> None:
     plans = [(candidate, plan) for candidate, plan in plans if isinstance(first[plan], Burst)]
     # The library tells the sizes of some fused modes that it then refuses to run.
     assert all(each.kind == "not_supported" for each in first.values() if isinstance(each, Failure)), first
-    assert plans, first
     for candidate, plan in plans:
         assert driven.check(plan, plans[0][1]) is None, candidate.algorithm
         # What the check leaves behind: the result of one run.
@@ -85,3 +110,4 @@ def test_every_result_is_right(driven: Driven, op: BatchNormOp) -> None:
             if np.abs(expected).max() > 0:
                 assert allowance.absolute < 0.2 * np.abs(expected).max(), "an allowance that would let anything pass"
     driven.destroy([plan for _, plan in plans])
+    return len(plans)

@@ -11,20 +11,26 @@ from algosearch.backends.cudnn.candidates import engine_of, legacy_mode_of
 from algosearch.backends.cudnn.handle import Handle
 from algosearch.backends.cudnn.legacy_norm import LegacyNorm
 from algosearch.backends.cudnn.library import Library
+from algosearch.devices.worker import Worker
 from algosearch.ops import BatchNormOp, ConvOp, Fusion, NormType, searched_as
-from algosearch.records import Trial
+from algosearch.records import Listing, Trial
+from algosearch.records.trial import RUNTIME_COMPILED
+from algosearch.settings import Isolation
 from tests.gpu.ops import generated_ops
 
 pytestmark = pytest.mark.timeout(300)
 OPS = 12
+MIB = 1 << 20
 
 
 def ops() -> list[ConvOp]:
     return [op for op in generated_ops(200, seed=3) if op.spatial_dimensions == 2 and op.input_type == "float16"][:OPS]
 
 
-async def search(backend: CudnnBackend) -> list[algosearch.Choice]:
-    async with algosearch.open_searcher(store="memory:", backends=[backend], devices=["cudnn:0"]) as searcher:
+async def search(backend: CudnnBackend, isolation: Isolation | None = None) -> list[algosearch.Choice]:
+    async with algosearch.open_searcher(
+        store="memory:", backends=[backend], devices=["cudnn:0"], isolation=isolation
+    ) as searcher:
         return list(await searcher.select_many(ops()))
 
 
@@ -99,13 +105,36 @@ async def test_an_engine_that_is_wrong_is_not_picked() -> None:
 
 
 async def test_a_second_identical_search_adds_nothing_to_device_memory() -> None:
-    from algosearch.backends.cudnn.cuda import CupyGpu  # noqa: F401  (CuPy's own memory is taken before the first look)
-
+    """On a device that stays open. All candidates are run each time, so that it is the same code that is loaded."""
+    backend = CudnnBackend()
+    worker = Worker(backend, backend.devices()[0], isolation="thread")
+    await worker.open()
     free = []
-    for _ in range(3):
-        await search(CudnnBackend())
+    try:
+        listings = [(op, _without_compiling(await worker.enumerate(op, 1))) for op in ops()]
+        for _ in range(3):
+            for op, listing in [*listings, listings[0]]:  # the lane destroys one search's plans before the next's runs
+                found = await worker.search(op, listing, policies=(), mode="exhaustive")
+                assert any(trial.time_us for trial in found.trials)
+            free.append(_free_bytes())
+    finally:
+        await worker.aclose()
+    assert free[1] >= free[0] - MIB, f"free after each search: {free}"
+    assert free[2] >= free[1] - MIB, f"free after each search: {free}"
+
+
+async def test_a_searcher_that_closes_gives_the_devices_memory_back() -> None:
+    free = []
+    for _ in range(5):
+        await search(CudnnBackend(), isolation="thread")
         free.append(_free_bytes())
-    assert free[2] >= free[1] - (1 << 20), f"free after each search: {free}"
+    # Which candidates are run, and so which code is loaded, may differ a little.
+    assert free[-1] >= free[1] - 8 * MIB, f"free after each search: {free}"
+
+
+def _without_compiling(listing: Listing) -> Listing:
+    few = [each for each in listing.candidates if RUNTIME_COMPILED not in each.notes]
+    return Listing(candidates=tuple(replace(each, rank=rank) for rank, each in enumerate(few)), complete=True)
 
 
 def _free_bytes() -> int:

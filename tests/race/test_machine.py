@@ -185,12 +185,14 @@ def test_ranks_must_count_up_from_0() -> None:
     assert race.next() is widen
 
 
-def test_trying_tells_what_comes_next() -> None:
+def test_its_repr_tells_what_is_pending() -> None:
     race = Race(Track([Lane(time_us=1.0)]).listing())
-    assert race.trying == "building 1 candidate"
+    assert "between two steps" in repr(race)
+    race.next()
+    assert "building 1 candidate" in repr(race)
     race.tell((Built(0, 1.0),))
-    assert race.trying == "first run of simulated/t:lane?v=0"
-    assert "first run" in repr(race)
+    race.next()
+    assert "first run of simulated/t:lane?v=0" in repr(race)
 
 
 def test_the_first_ones_bound_the_later_ones() -> None:

@@ -108,7 +108,7 @@ class Track:
             self.instructions.append(instruction)
             assert race.next() is instruction
             race.validate()
-            assert race.trying
+            assert repr(race)
             assert len(self.instructions) < 2000, "it never ends"
             race.tell(self.outcome(instruction))
         provenance = Provenance(version="0", found_at_s=0, seconds=0.0)

@@ -33,6 +33,15 @@ _MOST_COMPARED: Final = 1 << 32
 """Elements in one launch: a place is told in 32 bits."""
 
 
+@contextmanager
+def translated(call: str) -> Iterator[None]:
+    """What CuPy raises where a call of CUDA fails, as `CudaFault`."""
+    try:
+        yield
+    except _errors() as error:
+        raise CudaFault(call, int(error.status), str(error)) from None
+
+
 class CupyGpu:
     """A `Gpu`. Opened in whichever thread; then each thread that uses it calls `enter` first.
 
@@ -51,7 +60,7 @@ class CupyGpu:
         self._device = device
         self._cupy_device: Any = self._cupy.Device(device.ordinal)
         self._closed = False
-        with self._translated("opening the device"):
+        with translated("opening the device"):
             self.enter()
             self._stream: Any = self._cupy.Stream(non_blocking=True)
             self.stream: int = self._stream.ptr
@@ -76,7 +85,7 @@ class CupyGpu:
 
     def enter(self) -> None:
         """As `Gpu` says."""
-        with self._translated("cudaSetDevice"):
+        with translated("cudaSetDevice"):
             self._cupy_device.use()
             self._runtime.free(0)  # makes the context this thread's: until then the driver's own calls would find none
 
@@ -84,12 +93,12 @@ class CupyGpu:
 
     def free_bytes(self) -> int:
         """As `Gpu` says: the device's, and what the pool has at hand."""
-        with self._translated("cudaMemGetInfo"):
+        with translated("cudaMemGetInfo"):
             return int(self._runtime.memGetInfo()[0] + self._pool.free_bytes())
 
     def allocate(self, size_bytes: int) -> _Block:
         """As `Gpu` says."""
-        with self._translated("cudaMalloc"):
+        with translated("cudaMalloc"):
             try:
                 with self._stream:  # the pool keeps what is free for each stream by itself
                     return _Block(self._pool.malloc(size_bytes), size_bytes)
@@ -99,17 +108,17 @@ class CupyGpu:
     def trim(self, keep_bytes: int) -> None:
         """As `Gpu` says."""
         if self._pool.free_bytes() > keep_bytes:
-            with self._translated("cudaFree"):
+            with translated("cudaFree"):
                 self._pool.free_all_blocks()
 
     def set_bytes(self, address: int, value: int, size_bytes: int) -> None:
         """As `Gpu` says."""
-        with self._translated("cudaMemsetAsync"):
+        with translated("cudaMemsetAsync"):
             self._runtime.memsetAsync(address, value, size_bytes, self.stream)
 
     def copy(self, target: int, source: int, size_bytes: int) -> None:
         """As `Gpu` says."""
-        with self._translated("cudaMemcpyAsync"):
+        with translated("cudaMemcpyAsync"):
             self._runtime.memcpyAsync(target, source, size_bytes, _ON_DEVICE, self.stream)
 
     def read(self, places: Sequence[tuple[int, int]]) -> list[bytes]:
@@ -122,7 +131,7 @@ class CupyGpu:
         ]
         while pieces:
             at, taken = 0, 0
-            with self._translated("cudaMemcpyAsync"):
+            with translated("cudaMemcpyAsync"):
                 for number, start, size in pieces:
                     if at + size > _LANDING_BYTES:
                         break
@@ -174,7 +183,7 @@ class CupyGpu:
 
     def row_copier(self, copies: Sequence[RowCopy], stream: c_void_p) -> Callable[[], None]:
         """As `CopiesRows` says."""
-        with self._translated("cuModuleGetFunction"):
+        with translated("cuModuleGetFunction"):
             return self._rows.copier(copies, stream)
 
     def spin(self, hold_us: float) -> None:
@@ -185,7 +194,7 @@ class CupyGpu:
 
     def events(self, count: int) -> Sequence[int]:
         """As `Gpu` says."""
-        with self._translated("cudaEventCreate"):
+        with translated("cudaEventCreate"):
             while len(self._events) < count:
                 self._events.append(self._cupy.Event())
                 self._event_numbers.append(self._events[-1].ptr)
@@ -209,7 +218,7 @@ class CupyGpu:
 
     def synchronize(self) -> None:
         """As `Gpu` says."""
-        with self._translated("cudaStreamSynchronize"):
+        with translated("cudaStreamSynchronize"):
             self._runtime.streamSynchronize(self.stream)
 
     def is_healthy(self) -> bool:
@@ -230,13 +239,6 @@ class CupyGpu:
         self._events.clear()
         self._event_numbers.clear()
         self._pool.free_all_blocks()
-
-    @contextmanager
-    def _translated(self, call: str) -> Iterator[None]:
-        try:
-            yield
-        except (self._runtime.CUDARuntimeError, self._cupy.driver.CUDADriverError) as error:
-            raise CudaFault(call, int(error.status), str(error)) from None
 
 
 class _Block:
@@ -290,3 +292,9 @@ class _Kernels:
 
     def _address(self, name: str) -> int:
         return int(self._module.get_function(name).ptr)
+
+
+def _errors() -> Any:
+    import cupy
+
+    return cupy.cuda.runtime.CUDARuntimeError, cupy.cuda.driver.CUDADriverError

@@ -4,12 +4,13 @@ back as it was, some memory, and what is known of streams and addresses. `CupyHo
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from ctypes import c_void_p
 from typing import Any, Protocol
 
 from algosearch.backends.arrays import HOST
+from algosearch.backends.cudnn.cuda import translated
 from algosearch.backends.cudnn.driver import NO_CONTEXT, CudaDevice, Driver
 from algosearch.backends.cudnn.gpu import Block, CopiesRows, CudaFault, OutOfDeviceMemory, RowCopy
 from algosearch.backends.cudnn.row_kernels import PTX, RowKernels
@@ -78,7 +79,7 @@ class CupyHome:
         self._cupy: Any = cupy.cuda
         self._runtime: Any = cupy.cuda.runtime
         self._device: Any = cupy.cuda.Device(device.ordinal)
-        with self.current(), self._translated("making a context"):
+        with self.current(), translated("making a context"):
             self._runtime.free(0)
             self._context = driver.context()
 
@@ -101,14 +102,14 @@ class CupyHome:
 
     def device_of(self, address: int) -> int:
         """As `Home` says."""
-        with self._translated("cudaPointerGetAttributes"):
+        with translated("cudaPointerGetAttributes"):
             found = self._runtime.pointerGetAttributes(address)
         return int(found.device) if int(found.type) in _IN_DEVICE_MEMORY else HOST
 
     def allocate(self, size_bytes: int) -> Block:
         """As `Home` says: of the driver, not of a pool, which the caller may limit, empty or replace."""
         try:
-            with self._translated("cudaMalloc"):
+            with translated("cudaMalloc"):
                 return _Block(self._cupy.Memory(size_bytes), size_bytes)
         except CudaFault as fault:
             if fault.status == _NO_MEMORY:
@@ -117,13 +118,13 @@ class CupyHome:
 
     def copy(self, target: int, source: int, size_bytes: int, stream: int) -> None:
         """As `Home` says."""
-        with self._translated("cudaMemcpyAsync"):
+        with translated("cudaMemcpyAsync"):
             self._runtime.memcpyAsync(target, source, size_bytes, _ON_DEVICE, stream)
 
     def prepare_rows(self) -> None:
         """As `CopiesRows` says."""
         if self.ordinal not in _row_kernels:
-            with self._translated("cuModuleLoadData"):
+            with translated("cuModuleLoadData"):
                 self._runtime.free(0)  # gives the thread a context
                 module = self._cupy.function.Module()
                 module.load(PTX.read_bytes())
@@ -132,7 +133,7 @@ class CupyHome:
     def row_copier(self, copies: Sequence[RowCopy], stream: c_void_p) -> Callable[[], None]:
         """As `CopiesRows` says. In any thread: one in which nothing of CUDA's runtime was called yet has no context,
         without which the driver queues nothing."""
-        with self._translated("cuModuleGetFunction"):
+        with translated("cuModuleGetFunction"):
             queue = _row_kernels[self.ordinal].copier(copies, stream)
 
         def launch() -> None:
@@ -145,13 +146,6 @@ class CupyHome:
                 queue()
 
         return launch
-
-    @contextmanager
-    def _translated(self, call: str) -> Iterator[None]:
-        try:
-            yield
-        except (self._runtime.CUDARuntimeError, self._cupy.driver.CUDADriverError) as error:
-            raise CudaFault(call, int(error.status), str(error)) from None
 
 
 class _Block:

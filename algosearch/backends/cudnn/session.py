@@ -170,14 +170,15 @@ class CudnnSession:
     def launch(self, plan: int, limit_us: float | None) -> Burst | Failure:
         """As the contract says."""
         built, loaded = self._ready(plan)
-        return self._surviving(built, lambda: self._launch(plan, built, loaded, limit_us))
+        return self._surviving([built], lambda: self._launch(plan, built, loaded, limit_us))
 
     def time(self, bursts: Sequence[tuple[int, int]], limit_us: float | None) -> tuple[Burst | Failure, ...]:
         """As the contract says. The limit is for the mean of a burst."""
         if not bursts:
             return ()
         asked = [(self._ready(plan)[0], self._burst(plan, repeats)) for plan, repeats in bursts]
-        timed = self._surviving(asked[0][0], lambda: gate.run(self._gpu, self._gate, [burst for _, burst in asked]))
+        ran = [built for built, _ in asked]
+        timed = self._surviving(ran, lambda: gate.run(self._gpu, self._gate, [burst for _, burst in asked]))
         if isinstance(timed, Failure):  # whose fault it was cannot be told: they ran one behind the other
             return (timed,) * len(asked)
         return tuple(
@@ -190,12 +191,12 @@ class CudnnSession:
         built, loaded = self._ready(plan)
         if against is not None and against not in loaded.agreeing and against != plan:
             other, _ = self._ready(against)
-            if self._surviving(other, lambda: self._result_of(against, other, loaded)) is None:
+            if self._surviving([other], lambda: self._result_of(against, other, loaded)) is None:
                 loaded.buffers.keep_result()
                 loaded.agreeing = {against}
-        failure = self._surviving(built, lambda: self._result_of(plan, built, loaded))
+        failure = self._surviving([built], lambda: self._result_of(plan, built, loaded))
         if failure is None:
-            failure = self._surviving(built, lambda: self._judge(built, loaded))
+            failure = self._surviving([built], lambda: self._judge(built, loaded))
         if failure is None:
             loaded.agreeing.add(plan)
         return failure
@@ -337,25 +338,26 @@ class CudnnSession:
         if not status:
             return None
         if suspects_context(status) and not self._gpu.is_healthy():
-            return self._lost(built, f"status {status}")
+            return self._lost([built], f"status {status}")
         try:
             self._library.check(status, f"running {built.candidate.algorithm}")
         except CudnnError as error:
             return error.failure("running")
         return None
 
-    def _surviving(self, built: _Built, run: Callable[[], T]) -> T | Failure:
+    def _surviving(self, ran: Sequence[_Built], run: Callable[[], T]) -> T | Failure:
         """What `run` returns; a failure if something that it queued failed, and the device is still of use."""
         try:
             return run()
         except CudaFault as fault:
             if not self._gpu.is_healthy():
-                return self._lost(built, str(fault))
+                return self._lost(ran, str(fault))
             return Failure("launch_failed", str(fault), (("status", str(fault.status)),))
 
-    def _lost(self, built: _Built, what: str) -> Failure:
-        """The candidate that has made the device useless to this process."""
-        reason = f"nothing runs any more since {built.candidate.algorithm} ran for {built.op.describe()}: {what}"
+    def _lost(self, ran: Sequence[_Built], what: str) -> Failure:
+        """One of these candidates has made the device useless to this process."""
+        names = " or ".join(dict.fromkeys(built.candidate.algorithm for built in ran))
+        reason = f"nothing runs any more since {names} ran for {ran[0].op.describe()}: {what}"
         self._sick = Failure("launch_failed", reason, (("device", self.device.name),))
         return self._sick
 

@@ -215,6 +215,16 @@ def test_a_fault_that_it_does_not_survive_is_told_of(driven: Driven) -> None:
     gpu_of(driven).lost = False
 
 
+def test_a_round_that_it_does_not_survive_may_be_the_fault_of_each(driven: Driven) -> None:
+    (first, one), (second, other), *_ = loaded(driven).items()
+    gpu_of(driven).lost = True
+    failure, same = driven.time([(one, 1), (other, 2)])
+    assert failure == same == driven.session.healthy()
+    assert isinstance(failure, Failure)
+    assert f"{first} or {second} ran" in failure.message
+    gpu_of(driven).lost = False
+
+
 def test_a_burst_that_cannot_prove_itself_says_so(driven: Driven) -> None:
     plan = next(iter(loaded(driven).values()))
     gpu = gpu_of(driven)
