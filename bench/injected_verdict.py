@@ -79,7 +79,8 @@ def question(op: ConvOp, clean: Answer, answer: Answer, what: What) -> Question 
     if answer.picked == clean.picked and answer.picked not in injected:
         return None
     away = injected | {each.algorithm for each in answer.trials if what.leave_bytes and found_no_memory(op, each)}
-    usable = {each.algorithm: each for each in clean.trials if works(each)}
+    # Of what this search looked at: that a race looks further where that was worth it is `quality.py`'s to judge.
+    usable = {each.algorithm: each for each in answer.trials if works(each)}
     fair = {name: each for name, each in usable.items() if name not in away}
     best_us = min((each.time_us or 0.0 for each in fair.values()), default=0.0)
     asked = {name: each for name, each in fair.items() if each.time_us and each.time_us <= NEAR * best_us}
