@@ -26,7 +26,7 @@ from typing import Any
 from report import arguments, report
 
 import algosearch
-from algosearch.backends import discover
+from algosearch.cli.devices import find_device
 from algosearch.compiler import ReadOptions
 from algosearch.compiler.compile import Pipeline, compile_graph
 from algosearch.compiler.handles import HandleProbe
@@ -50,11 +50,11 @@ async def compile_once(
 ) -> dict[str, Any]:
     """One cell."""
     graph, _ = read_graph(workload, ReadOptions(batch=batch))
-    backend = discover.default_backends()[0]
+    backend, device = find_device(None)
     pipeline = Pipeline(half=half, channels_last=half, placement=placement)
     async with AsyncExitStack() as stack:
         searcher = await stack.enter_async_context(algosearch.open_searcher(store=store))
-        probe = await stack.enter_async_context(HandleProbe(backend, backend.devices()[0]))
+        probe = await stack.enter_async_context(HandleProbe(backend, device))
         await searcher.select(algosearch.ConvOp(input_shape=(1, 1, 4, 4), filter_shape=(1, 1, 1, 1)), mode="heuristic")
         queries = Queries()
         asker = strategy_of(strategy, searcher, queries, probe if strategy in ASK_LIBRARY else None)
