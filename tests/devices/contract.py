@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC
+from itertools import pairwise
 from pathlib import Path
 from time import perf_counter
 from typing import Any, ClassVar
@@ -77,7 +78,7 @@ class WorkerContract(ABC):
             of_side = [turn for turn in turns if turn.side == side]
             assert all(began <= turn.began_s <= turn.ended_s <= ended for turn in of_side)
             # One after the other: what a thread waits for is in no turn of it.
-            assert all(one.ended_s <= other.began_s for one, other in zip(of_side, of_side[1:], strict=False))
+            assert all(one.ended_s <= other.began_s for one, other in pairwise(of_side))
 
     async def test_a_listener_that_raises_does_no_harm(self) -> None:
         class Raising(logging.Handler):
