@@ -123,10 +123,13 @@ class AskSynchronously:
     async def _ask(self, stage: Stage, awaited: str, op: Op, policy: Policy, askers: int) -> Choice:
         began = perf_counter()
         choice = await self._choice(op, policy)
-        first = perf_counter()
-        for _ in range(askers - 1):
-            await self._choice(op, policy)
-        self._queries.note(stage, awaited, op, began, again=askers - 1, again_s=perf_counter() - first)
+        first, again = perf_counter(), 0
+        try:
+            for _ in range(askers - 1):
+                await self._choice(op, policy)
+                again += 1
+        finally:  # a compile that takes too long is ended here, and what it asked counts
+            self._queries.note(stage, awaited, op, began, again=again, again_s=perf_counter() - first)
         return choice
 
     async def _choice(self, op: Op, policy: Policy) -> Choice:
