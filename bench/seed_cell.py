@@ -129,7 +129,7 @@ async def cell(options: Any) -> dict[str, Any]:
             },
             "device": f"{device.name}, {device.kind}",
         }
-        if not finished and strategy != "async":
+        if not finished:
             found |= await the_rest(options, searcher, graphs_of(graph, pipeline), queries, devices)
         return found
 
@@ -138,7 +138,7 @@ async def the_rest(
     options: Any, searcher: Searcher, graphs: list[Graph], queries: Queries, devices: int
 ) -> dict[str, Any]:
     """Of a compile that was ended: what it would have asked in all, and how long its batch norms would take at the pace
-    that they had. What it would have stored is stored, so that a warm one is warm."""
+    that they had. What it would have stored is stored, so that a warm one is warm; if there is time for that."""
     asked = questions(graphs, options.strategy, devices)
     lines = [line for line in queries.statistics() if line.kind == "batch_norm"]
     answered = sum(line.queries for line in lines)
@@ -146,10 +146,17 @@ async def the_rest(
     convolutions = list(dict.fromkeys(op for graph in graphs for op in graph.ops if isinstance(op, ConvOp)))
     began = perf_counter()
     if options.strategy in ASK_LIBRARY:
-        await searcher.select_many(convolutions if options.strategy == "naive" else _convs(graphs[-1]))
+        missing: list[Op] = [*(convolutions if options.strategy == "naive" else _convs(graphs[-1]))]
     else:
-        await searcher.select_many(list(dict.fromkeys(graphs[-1].ops)))
+        missing = list(dict.fromkeys(graphs[-1].ops))
+    completed = True
+    try:
+        async with asyncio.timeout(options.patience):
+            await searcher.select_many(missing)
+    except TimeoutError:
+        completed = False
     return {
+        "completed": completed,
         "all_queries": sum(asked.values()),
         "all_batch_norm_queries": asked["batch_norm"],
         "estimated_batch_norm_query_s": None if each_s is None else each_s * asked["batch_norm"],
