@@ -151,7 +151,7 @@ async def the_rest(
         missing = list(dict.fromkeys(graphs[-1].ops))
     completed = True
     try:
-        async with asyncio.timeout(options.patience):
+        async with asyncio.timeout(options.complete):
             await searcher.select_many(missing)
     except TimeoutError:
         completed = False
@@ -193,6 +193,7 @@ def main() -> None:
     parser.add_argument("--full", action="store_true")
     parser.add_argument("--backend")
     parser.add_argument("--patience", type=float, default=60.0)
+    parser.add_argument("--complete", type=float, default=60.0, help="seconds to store what an ended compile would have")
     options = parser.parse_args()
     print(json.dumps(asyncio.run(alone(options) if options.strategy == "alone" else cell(options))))
 
