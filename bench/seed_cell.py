@@ -193,7 +193,7 @@ def main() -> None:
     parser.add_argument("--full", action="store_true")
     parser.add_argument("--backend")
     parser.add_argument("--patience", type=float, default=60.0)
-    parser.add_argument("--complete", type=float, default=60.0, help="seconds to store what an ended compile would have")
+    parser.add_argument("--complete", type=float, default=60.0, help="seconds to store what is missing")
     options = parser.parse_args()
     print(json.dumps(asyncio.run(alone(options) if options.strategy == "alone" else cell(options))))
 

@@ -19,7 +19,7 @@ from time import perf_counter
 from typing import Final, Literal, Protocol, get_args
 
 from algosearch.compiler.graph import GraphNode
-from algosearch.compiler.queries import Queries, Stage
+from algosearch.compiler.queries import Again, Queries, Stage
 from algosearch.errors import NoAlgorithm
 from algosearch.ops import BatchNormOp, Op
 from algosearch.records import Choice, Listing, Policy
@@ -123,13 +123,11 @@ class AskSynchronously:
     async def _ask(self, stage: Stage, awaited: str, op: Op, policy: Policy, askers: int) -> Choice:
         began = perf_counter()
         choice = await self._choice(op, policy)
-        first, again = perf_counter(), 0
+        ended, again = perf_counter(), Again()
         try:
-            for _ in range(askers - 1):
-                await self._choice(op, policy)
-                again += 1
-        finally:  # a compile that takes too long is ended here, and what it asked counts
-            self._queries.note(stage, awaited, op, began, again=again, again_s=perf_counter() - first)
+            await again.ask(lambda: self._choice(op, policy), askers - 1)
+        finally:  # a compile that takes too long is ended here
+            self._queries.note(stage, awaited, op, began, ended, again)
         return choice
 
     async def _choice(self, op: Op, policy: Policy) -> Choice:
@@ -162,7 +160,7 @@ class AskAsync:
     async def reserve_bytes(self, op: BatchNormOp) -> int:
         began = perf_counter()
         choice = await self._requests[op].choice()
-        self._queries.note("reserve", "reserve", op, began)
+        self._queries.note("reserve", "reserve", op, began, perf_counter())
         return choice.reserve_bytes
 
     async def workspace_bytes(self, op: Op, *, askers: int) -> int:
@@ -171,16 +169,15 @@ class AskAsync:
         size = await _chosen_bytes(request) if request.answered else None
         if size is None:
             size = min((await request.workspace()).values(), default=0)
-        self._queries.note("task graph", "workspace", op, began)
+        self._queries.note("task graph", "workspace", op, began, perf_counter())
         return size
 
     async def choice(self, op: Op, policy: Policy, *, askers: int) -> Choice:
         began = perf_counter()
         choice = await self._searcher.select(op, policy)
-        first = perf_counter()
-        for _ in range(askers - 1):
-            await self._searcher.select(op, policy)
-        self._queries.note("memory plan", "choice", op, began, again=askers - 1, again_s=perf_counter() - first)
+        ended, again = perf_counter(), Again()
+        await again.ask(lambda: self._searcher.select(op, policy), askers - 1)
+        self._queries.note("memory plan", "choice", op, began, ended, again)
         return choice
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -28,7 +29,7 @@ from algosearch.compiler.graph import Graph, GraphBuilder
 from algosearch.compiler.handles import HandleProbe
 from algosearch.compiler.layers import Layers
 from algosearch.compiler.passes import Placement
-from algosearch.compiler.queries import Queries, QueryStatistics
+from algosearch.compiler.queries import Again, Queries, QueryStatistics
 from algosearch.compiler.read import read_graph
 from algosearch.compiler.strategies import ASK_LIBRARY, STRATEGIES, AskAsync, Strategy, StrategyName, strategy_of
 from algosearch.errors import DoesNotFit, SearcherClosed
@@ -274,8 +275,43 @@ async def test_a_batch_norm_of_training_is_known_to_be_uncached_where_it_is() ->
 def test_a_cache_worked_where_later_answers_are_quick_or_at_once(
     first_us: float, later_us: float | None, cached: bool | None
 ) -> None:
-    line = QueryStatistics(kind="conv", problem="p", queries=2, first_us=first_us, later_us=later_us)
+    line = QueryStatistics(
+        kind="conv", problem="p", queries=2, first_us=first_us, later_us=later_us, least_later_us=later_us
+    )
     assert line.cached is cached
+
+
+async def test_a_pause_of_the_machine_is_no_cache_that_failed() -> None:
+    queries, again = Queries(), Again()
+    asked = 0
+
+    async def ask() -> None:
+        nonlocal asked
+        asked += 1
+        if asked == 5:
+            time.sleep(0.05)
+
+    await again.ask(ask, 7)
+    assert (again.count, asked) == (7, 7)
+    (op,) = {op for op in a_block().ops if isinstance(op, BatchNormOp)}
+    queries.note("memory plan", "choice", op, 1.0, 1.001, again)
+    (line,) = queries.statistics()
+    assert line.later_us is not None
+    assert line.later_us >= 0.05 / 7 * 1e6
+    assert line.cached
+
+
+async def test_what_was_asked_until_a_compile_was_ended_counts() -> None:
+    again = Again()
+
+    async def ask() -> None:
+        if again.count == 9:
+            raise SearcherClosed
+
+    with pytest.raises(SearcherClosed):
+        await again.ask(ask, 100)
+    assert again.count == 9
+    assert 0 < again.least_s <= again.seconds
 
 
 async def test_cancelled_at_every_await_a_compile_leaves_nothing_behind() -> None:
