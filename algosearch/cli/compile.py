@@ -96,6 +96,9 @@ def _carry_out(job: _Job, *, plan: Path | None, trace: Path | None, json: bool, 
     for option, path in (("--plan", plan), ("--trace", trace)):
         if path is not None:
             _check_writable(option, path)
+
+    if plan is not None and trace is not None and plan.resolve() == trace.resolve():
+        raise InvalidSetting("--trace", str(trace), "is the file of --plan as well: give each its own")
     terminal = Terminal()
     timeline = None if trace is None else Timeline()
     try:

@@ -13,7 +13,8 @@ The bound: at no moment can an arena be smaller than what lives at it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import Callable, Generator, Iterator, Sequence
 from itertools import accumulate
 from typing import Final, Literal
 
@@ -21,7 +22,16 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ("ALIGNMENT_BYTES", "Arena", "Block", "BlockKey", "BlockKind", "lay_out", "lower_bound_bytes")
+__all__ = (
+    "ALIGNMENT_BYTES",
+    "Arena",
+    "Block",
+    "BlockKey",
+    "BlockKind",
+    "lay_out",
+    "lay_out_in_turns",
+    "lower_bound_bytes",
+)
 
 BlockKind = Literal["tensor", "workspace"]
 BlockKey = tuple[BlockKind, str]
@@ -60,27 +70,57 @@ class Arena(msgspec.Struct, frozen=True, kw_only=True):
 
 def lay_out(blocks: Sequence[Block]) -> Arena:
     """The smallest arena that was found. Blocks without bytes get no offset. Keys are unique."""
+    turns = _laying_out(blocks)
+    while True:
+        try:
+            next(turns)
+        except StopIteration as end:
+            arena: Arena = end.value
+            return arena
+
+
+async def lay_out_in_turns(blocks: Sequence[Block]) -> Arena:
+    """`lay_out`, which takes minutes for a hundred thousand blocks: a checkpoint every few milliseconds.
+
+    Cancellation: nothing is left behind.
+    """
+    turns = _laying_out(blocks)
+    while True:
+        try:
+            next(turns)
+        except StopIteration as end:
+            arena: Arena = end.value
+            return arena
+        await asyncio.sleep(0)
+
+
+def _laying_out(blocks: Sequence[Block]) -> Generator[None, None, Arena]:
+    """`lay_out`, interrupted after every few blocks."""
     blocks = [block for block in blocks if block.bytes]
     bound, worst = lower_bound_bytes(blocks)
     best = _Layout([])
     tried: list[_Layout] = []
     for order in _orders(worst):
         tried.append(_Layout(sorted(blocks, key=order)))
+        yield from tried[-1].place()
         best = min(tried, key=lambda layout: layout.bytes)
         if best.bytes == bound:
             break
 
     if best.bytes > _GOOD_ENOUGH * bound:
-        best = _improved(tried, bound)
+        best = yield from _improved(tried, bound)
     return Arena(offsets=best.offsets, bytes=best.bytes, lower_bound_bytes=bound, worst=worst)
 
 
-def _improved(layouts: Sequence[_Layout], bound: int) -> _Layout:
+def _improved(layouts: Sequence[_Layout], bound: int) -> Generator[None, None, _Layout]:
     """The best that comes of placing what sticks out at the top before everything else, again and again."""
     layouts = sorted(layouts, key=lambda layout: layout.bytes)[:_IMPROVED]
     best = layouts[0]
     for _ in range(_MOST_PLACED // (len(best.order) * len(layouts))):
         layouts = [_Layout(layout.order_with_tops_first()) for layout in layouts]
+        for layout in layouts:
+            yield from layout.place()
+
         best = min((best, *layouts), key=lambda layout: layout.bytes)
         if best.bytes <= _GOOD_ENOUGH * bound:
             break
@@ -104,6 +144,8 @@ def lower_bound_bytes(blocks: Sequence[Block]) -> tuple[int, int]:
 _GOOD_ENOUGH: Final = 1.05
 """With so many times the bound nobody looks for a better one: that costs seconds in a large graph."""
 _IMPROVED: Final = 3
+_AT_ONCE: Final = 128
+"""Blocks are placed between two turns of others."""
 _MOST_PLACED: Final = 80_000
 """So many layouts are improved, until so many blocks have been placed."""
 
@@ -167,12 +209,17 @@ class _Layout:
         self.order = order
         self.offsets: dict[BlockKey, int] = {}
         self.bytes = 0
+
+    def place(self) -> Iterator[None]:
+        """Place them all, once; interrupted after every few."""
         # Models of absurd size are laid out as well; what does not fit a machine's integer is counted in Python's.
-        small = sum(block.padded_bytes for block in order) < 1 << 62
-        shelf = _Shelf(len(order), np.int64 if small else object)
-        for block in order:
+        small = sum(block.padded_bytes for block in self.order) < 1 << 62
+        shelf = _Shelf(len(self.order), np.int64 if small else object)
+        for number, block in enumerate(self.order, start=1):
             self.offsets[block.key] = offset = shelf.lowest(block)
             self.bytes = max(self.bytes, shelf.put(block, offset))
+            if number % _AT_ONCE == 0:
+                yield
 
     def order_with_tops_first(self) -> list[Block]:
         """Those that end where the arena ends come first, the others after them as they came."""

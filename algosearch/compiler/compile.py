@@ -108,6 +108,7 @@ async def compile_graph(
     return await _Compilation(strategy, queries, pipeline, timeline, show).run(graph, memory_bytes)
 
 
+_BREATH_S: Final = 0.05
 _STAGES: Final = ("passes", "reserve", "task graph", "memory plan")
 
 
@@ -128,6 +129,7 @@ class _Compilation:
         self._timeline = timeline
         self._show = show
         self._seconds: dict[str, float] = {}
+        self._breathed = perf_counter()
 
     async def run(self, graph: Graph, memory_bytes: int | None) -> Compiled:
         for stage in _STAGES:
@@ -179,8 +181,9 @@ class _Compilation:
         askers = self._askers(graph)
         for done, (op, count) in enumerate(askers.items()):
             self._show("task graph", done, len(askers))
+            await self._breathe()
             await self._strategy.workspace_bytes(op, askers=count)
-        return len(graph.nodes) * len(self._pipeline.placement.devices)
+        return len(graph.nodes) * self._pipeline.placement.count
 
     async def _memory_plan(self, graph: Graph, memory_bytes: int | None) -> Plan:
         askers = self._askers(graph)
@@ -190,6 +193,7 @@ class _Compilation:
             choices = {}
             for done, (op, count) in enumerate(askers.items()):
                 self._show("memory plan", done, len(askers))
+                await self._breathe()
                 if limit_bytes is None:
                     choices[op] = free[op] = await self._strategy.choice(op, self._strategy.policy, askers=count)
                 else:
@@ -212,9 +216,15 @@ class _Compilation:
                 continue
         return free
 
+    async def _breathe(self) -> None:
+        """A checkpoint now and then: answers that are there are no checkpoints, and a million devices ask for each."""
+        if perf_counter() - self._breathed > _BREATH_S:
+            await asyncio.sleep(0)
+            self._breathed = perf_counter()
+
     def _askers(self, graph: Graph) -> Mapping[Op, int]:
         """How many tasks of all devices ask about each problem, in the order in which they first come."""
-        devices = len(self._pipeline.placement.devices)
+        devices = self._pipeline.placement.count
         return {op: count * devices for op, count in Counter(graph.ops).items()}
 
 

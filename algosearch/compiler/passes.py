@@ -6,6 +6,7 @@ None of them asks a device anything. A pass is a function; its name is what a tr
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Final
 
 import msgspec
 from msgspec.structs import replace
@@ -29,6 +30,10 @@ __all__ = (
 Pass = Callable[[Graph, GraphBuilder], Graph]
 
 
+MOST_DEVICES: Final = 1 << 20
+"""A plan names each of them, and each of them asks."""
+
+
 class Placement(msgspec.Struct, frozen=True, kw_only=True):
     """Data parallelism: every device does the same step on a batch of its own."""
 
@@ -39,6 +44,14 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
         for field in ("nodes", "devices_per_node"):
             if getattr(self, field) < 1:
                 raise InvalidSetting(field, getattr(self, field), "must be at least 1")
+
+        if self.count > MOST_DEVICES:
+            raise InvalidSetting("nodes × devices_per_node", self.count, f"must be at most {MOST_DEVICES}")
+
+    @property
+    def count(self) -> int:
+        """Of devices."""
+        return self.nodes * self.devices_per_node
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -247,7 +260,7 @@ def place(graph: Graph, builder: GraphBuilder, *, placement: Placement) -> Graph
     """Let every parameter's gradient be summed over all devices before it is used, if there is more than one."""
     work = _Rewriting(graph, builder)
     work.enter_all()
-    alone = len(placement.devices) == 1
+    alone = placement.count == 1
     for node in graph.nodes:
         if node.kind == "update" and not alone:
             parameter, gradient = work.inputs(node)

@@ -152,6 +152,7 @@ def test_a_budget_that_fits_says_what_it_costs(tmp_path: Path) -> None:
         (["resnet50", "--memory", "0"], "--memory = 0: must be at least 1"),
         (["resnet50", "--batch", "0"], "--batch = 0: must be at least 1"),
         (["resnet50", "--nodes", "0"], "nodes = 0: must be at least 1"),
+        (["resnet50", "--nodes", "99999999", "--devices-per-node", "99999"], "must be at most 1048576"),
         (["resnet51"], "no such file, nor a built-in workload"),
         (["resnet50", "--device", "tpu"], "unknown device 'tpu'"),
     ],
@@ -205,6 +206,14 @@ def test_the_check_of_a_file_leaves_what_is_there(tmp_path: Path) -> None:
     assert result.exit_code == 2
     assert there.read_text() == "kept"
     assert not new.exists()
+
+
+def test_one_file_for_two_things_is_refused(tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "plan")
+    result = invoke("compile", "vit_b16", "--plan", tmp_path / "plan", "--trace", link, "--store", tmp_path / "store")
+    assert result.exit_code == 2
+    assert "is the file of --plan as well" in result.stderr
 
 
 def test_a_write_that_fails_keeps_the_report(tmp_path: Path) -> None:
