@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import threading
 from itertools import combinations
 from pathlib import Path
 
@@ -281,6 +283,23 @@ def test_ctrl_c_keeps_what_was_found(tmp_path: Path) -> None:
     assert process.returncode == 130, stderr
     assert "interrupted: what was found is kept" in stderr
     assert "Traceback" not in stderr
+
+
+def test_who_interrupts_while_a_model_is_read_need_not_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = threading.Event()
+
+    def reading(*_: object) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        read.wait(30.0)
+
+    monkeypatch.setattr("algosearch.compiler.read.read_graph", reading)
+    try:
+        result = invoke("compile", "vit_b16", "--store", tmp_path / "store")
+        assert not read.is_set()
+    finally:
+        read.set()
+    assert result.exit_code == 143
+    assert "interrupted" in result.stderr
 
 
 def test_the_cpu_compiles_a_small_network_in_a_process_of_its_own(tmp_path: Path) -> None:
