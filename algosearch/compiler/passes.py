@@ -204,6 +204,10 @@ class _FusionFound(msgspec.Struct, frozen=True):
     addend: str | None
 
 
+_ADDITIONS: Final = frozenset({"add", "Sum"})
+"""`Sum` is what ONNX calls one of any number of tensors."""
+
+
 def _fusions(graph: Graph) -> dict[str, _FusionFound]:
     """Every fusion to be made, by the name of its rectifier."""
     found: dict[str, _FusionFound] = {}
@@ -220,7 +224,7 @@ def _fusions(graph: Graph) -> dict[str, _FusionFound]:
             continue
         if behind.kind == "relu":
             found[behind.name] = _FusionFound((node,), None)
-        elif behind.kind == "add" and len(behind.inputs) == 2 and len(set(behind.inputs)) == 2:
+        elif behind.kind in _ADDITIONS and len(behind.inputs) == 2 and len(set(behind.inputs)) == 2:
             last = graph.only_reader(behind.outputs[0])
             addend = next(each for each in behind.inputs if each != node.outputs[0])
             alike = graph.tensors[addend].shape == graph.tensors[node.outputs[0]].shape

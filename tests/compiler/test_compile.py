@@ -356,3 +356,13 @@ def test_fused_batch_norms_are_asked_with_their_fusion() -> None:
     assert fusions == {
         (phase, fusion) for phase in ("training_forward", "backward") for fusion in ("activation", "add_activation")
     }
+
+
+@pytest.mark.parametrize(("name", "fused"), [("light_resnet50", 16), ("light_vgg19", 0)])
+def test_the_sums_of_a_real_graph_are_fused_as_additions_are(name: str, fused: int) -> None:
+    graph, _ = read_graph(LIGHT / f"{name}.onnx")
+    for _, make in Pipeline().passes:
+        graph = make(graph, GraphBuilder(graph.name))
+    forward = [op for op in graph.ops if isinstance(op, BatchNormOp) and op.phase == "training_forward"]
+    assert Counter(op.fusion for op in forward)["add_activation"] == fused
+    assert not any(node.kind in ("relu", "Sum") for node in graph.nodes if fused)
