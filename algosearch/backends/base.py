@@ -14,7 +14,7 @@ Rules that every implementation keeps and `tests/backends/contract.py` checks:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
 import msgspec
@@ -117,6 +117,19 @@ class Backend(Protocol):
 
     def open(self, device: Device) -> Session:
         """Open one device; blocking, up to seconds.
+
+        Raises:
+            DeviceUnavailable: with the reason and the remedy.
+        """
+        ...
+
+
+@runtime_checkable
+class AsksAlone(Protocol):
+    """A `Backend` that can be asked with a handle made for one question, and without all the rest of a session."""
+
+    def alone(self, device: Device) -> Callable[[Op], Listing]:
+        """Called with a canonical op, from one thread: its candidates, the first of them at least. Blocking.
 
         Raises:
             DeviceUnavailable: with the reason and the remedy.

@@ -96,6 +96,9 @@ def _carry_out(job: _Job, *, plan: Path | None, trace: Path | None, json: bool, 
     for option, path in (("--plan", plan), ("--trace", trace)):
         if path is not None:
             _check_writable(option, path)
+
+    if plan is not None and trace is not None and plan.resolve() == trace.resolve():
+        raise InvalidSetting("--trace", str(trace), "is the file of --plan as well: give each its own")
     terminal = Terminal()
     timeline = None if trace is None else Timeline()
     try:
@@ -194,9 +197,15 @@ class _Job:
         from algosearch.compiler.queries import Queries
         from algosearch.compiler.read import read_graph
         from algosearch.compiler.strategies import ASK_LIBRARY, strategy_of
+        from algosearch.pinned import PinnedThread
         from algosearch.search import open_searcher
 
-        graph, model = read_graph(self._source, self._options)
+        # In a thread of its own: a large model is read for seconds, and whoever interrupts that need not wait for it.
+        reading = PinnedThread("algosearch-reading")
+        try:
+            graph, model = await reading.run(read_graph, self._source, self._options)
+        finally:
+            reading.stop()
         backend, device = find_device(self._device)
         async with AsyncExitStack() as stack:
             probe = None

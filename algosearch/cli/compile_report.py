@@ -124,7 +124,8 @@ def summary_of(report: CompileReport) -> list[RenderableType]:
     """Tables and lines for people."""
     from rich.table import Table
 
-    stages = Table(title=f"{report.source}, {report.strategy}, {report.devices} devices", title_justify="left")
+    devices = "1 device" if report.devices == 1 else f"{report.devices} devices"
+    stages = Table(title=f"{report.source}, {report.strategy}, {devices}", title_justify="left")
     for column in ("stage", "seconds", "waiting"):
         stages.add_column(column, justify="left" if column == "stage" else "right")
     for stage in report.stages:

@@ -7,6 +7,7 @@ limit, and nothing else waits.
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -36,7 +37,7 @@ from algosearch.compiler.strategies import Strategy
 from algosearch.compiler.timeline import Timeline
 from algosearch.errors import InvalidGraph, NoAlgorithm
 from algosearch.ops import BatchNormOp, Op
-from algosearch.records import DEFAULT_POLICY, Choice, Policy
+from algosearch.records import Choice
 
 __all__ = ("Compiled", "Pipeline", "compile_graph")
 
@@ -85,7 +86,6 @@ async def compile_graph(
     queries: Queries,
     *,
     pipeline: Pipeline,
-    policy: Policy = DEFAULT_POLICY,
     memory_bytes: int | None = None,
     timeline: Timeline | None = None,
     show: Callable[[str, int, int], None] = lambda stage, done, of: None,
@@ -93,9 +93,9 @@ async def compile_graph(
     """Compile an inference graph.
 
     Args:
-        strategy: how it asks. What it asks, it writes into `queries`.
-        policy: for every choice; its own workspace limit holds beside that which `memory_bytes` leads to.
-        memory_bytes: of each device's arena; None: as much as it takes.
+        strategy: how it asks, and under which policy. What it asks, it writes into `queries`.
+        memory_bytes: of each device's arena; None: as much as it takes. The workspace limit of the policy holds beside
+            that to which this leads.
         show: told of progress: the stage, how much of it is done, and how much there is.
 
     Raises:
@@ -105,9 +105,10 @@ async def compile_graph(
 
     Cancellation: nothing is left behind but the strategy's requests, which its searcher ends.
     """
-    return await _Compilation(strategy, queries, pipeline, policy, timeline, show).run(graph, memory_bytes)
+    return await _Compilation(strategy, queries, pipeline, timeline, show).run(graph, memory_bytes)
 
 
+_BREATH_S: Final = 0.05
 _STAGES: Final = ("passes", "reserve", "task graph", "memory plan")
 
 
@@ -119,17 +120,16 @@ class _Compilation:
         strategy: Strategy,
         queries: Queries,
         pipeline: Pipeline,
-        policy: Policy,
         timeline: Timeline | None,
         show: Callable[[str, int, int], None],
     ) -> None:
         self._strategy = strategy
         self._queries = queries
         self._pipeline = pipeline
-        self._policy = policy
         self._timeline = timeline
         self._show = show
         self._seconds: dict[str, float] = {}
+        self._breathed = perf_counter()
 
     async def run(self, graph: Graph, memory_bytes: int | None) -> Compiled:
         for stage in _STAGES:
@@ -158,6 +158,9 @@ class _Compilation:
             with nullcontext() if self._timeline is None else self._timeline.span(name, "pass"):
                 graph = make(graph, GraphBuilder(graph.name, inferred=self._strategy.inferred))
             await self._strategy.passed(self._askers(graph))
+            # A checkpoint that waits for nothing: whoever shows progress or cancels gets a turn.
+            await asyncio.sleep(0)
+
         return graph
 
     async def _reserves(self, graph: Graph) -> Graph:
@@ -178,8 +181,9 @@ class _Compilation:
         askers = self._askers(graph)
         for done, (op, count) in enumerate(askers.items()):
             self._show("task graph", done, len(askers))
+            await self._breathe()
             await self._strategy.workspace_bytes(op, askers=count)
-        return len(graph.nodes) * len(self._pipeline.placement.devices)
+        return len(graph.nodes) * self._pipeline.placement.count
 
     async def _memory_plan(self, graph: Graph, memory_bytes: int | None) -> Plan:
         askers = self._askers(graph)
@@ -189,8 +193,9 @@ class _Compilation:
             choices = {}
             for done, (op, count) in enumerate(askers.items()):
                 self._show("memory plan", done, len(askers))
+                await self._breathe()
                 if limit_bytes is None:
-                    choices[op] = free[op] = await self._strategy.choice(op, self._policy, askers=count)
+                    choices[op] = free[op] = await self._strategy.choice(op, self._strategy.policy, askers=count)
                 else:
                     choices[op] = await self._within(op, free[op], limit_bytes)
             return choices
@@ -205,14 +210,21 @@ class _Compilation:
         larger = {each.workspace_bytes for each in free.candidates if limit_bytes < each.workspace_bytes}
         for limit in (limit_bytes, *sorted(larger)):
             try:
-                return await self._strategy.choice(op, replace(self._policy, workspace_limit_bytes=limit), askers=1)
+                policy = replace(self._strategy.policy, workspace_limit_bytes=limit)
+                return await self._strategy.choice(op, policy, askers=1)
             except NoAlgorithm:
                 continue
         return free
 
+    async def _breathe(self) -> None:
+        """A checkpoint now and then: answers that are there are no checkpoints, and a million devices ask for each."""
+        if perf_counter() - self._breathed > _BREATH_S:
+            await asyncio.sleep(0)
+            self._breathed = perf_counter()
+
     def _askers(self, graph: Graph) -> Mapping[Op, int]:
         """How many tasks of all devices ask about each problem, in the order in which they first come."""
-        devices = len(self._pipeline.placement.devices)
+        devices = self._pipeline.placement.count
         return {op: count * devices for op, count in Counter(graph.ops).items()}
 
 

@@ -6,10 +6,12 @@ sharing, and a thread of its own only so that the loop does not stand still with
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
 from algosearch.backends import Backend, Device
+from algosearch.backends.base import AsksAlone
 from algosearch.ops import Op, searched_as
 from algosearch.pinned import PinnedThread
 from algosearch.records import Listing
@@ -26,6 +28,7 @@ class HandleProbe:
         self._backend = backend
         self._device = device
         self._thread: PinnedThread | None = None
+        self._asks: Callable[[Op], Listing] | None = None
 
     async def __aenter__(self) -> Self:
         self._thread = PinnedThread("algosearch-handle-probe")
@@ -49,7 +52,15 @@ class HandleProbe:
         return await self._thread.run(self._ask, searched_as(op))
 
     def _ask(self, op: Op) -> Listing:
+        if self._asks is None:
+            backend = self._backend
+            self._asks = backend.alone(self._device) if isinstance(backend, AsksAlone) else self._ask_a_session
+
         self.handles += 1
+        return self._asks(op)
+
+    def _ask_a_session(self, op: Op) -> Listing:
+        """Where a session is little more than a handle."""
         session = self._backend.open(self._device)
         try:
             return session.enumerate(op, 1)

@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from algosearch.compiler.arena import Arena, Block, BlockKey, lay_out
+from algosearch.compiler.arena import Arena, Block, BlockKey, lay_out_in_turns
 from algosearch.compiler.graph import Graph, GraphNode, Tensor
 from algosearch.compiler.plan import Buffer, Plan, PlannedTask
 from algosearch.errors import DoesNotFit
@@ -91,7 +91,7 @@ async def fit(
         choices = await choose(limit_bytes)
         return Fitting(
             choices=choices,
-            arena=lay_out(blocks_of(graph, choices)),
+            arena=await lay_out_in_turns(blocks_of(graph, choices)),
             limit_bytes=limit_bytes,
             time_us=sum(_time_us(op, choices[op]) or 0.0 for op in graph.ops),
         )

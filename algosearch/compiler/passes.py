@@ -6,6 +6,7 @@ None of them asks a device anything. A pass is a function; its name is what a tr
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Final
 
 import msgspec
 from msgspec.structs import replace
@@ -29,6 +30,10 @@ __all__ = (
 Pass = Callable[[Graph, GraphBuilder], Graph]
 
 
+MOST_DEVICES: Final = 1 << 20
+"""A plan names each of them, and each of them asks."""
+
+
 class Placement(msgspec.Struct, frozen=True, kw_only=True):
     """Data parallelism: every device does the same step on a batch of its own."""
 
@@ -39,6 +44,14 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
         for field in ("nodes", "devices_per_node"):
             if getattr(self, field) < 1:
                 raise InvalidSetting(field, getattr(self, field), "must be at least 1")
+
+        if self.count > MOST_DEVICES:
+            raise InvalidSetting("nodes × devices_per_node", self.count, f"must be at most {MOST_DEVICES}")
+
+    @property
+    def count(self) -> int:
+        """Of devices."""
+        return self.nodes * self.devices_per_node
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -191,6 +204,10 @@ class _FusionFound(msgspec.Struct, frozen=True):
     addend: str | None
 
 
+_ADDITIONS: Final = frozenset({"add", "Sum"})
+"""`Sum` is what ONNX calls one of any number of tensors."""
+
+
 def _fusions(graph: Graph) -> dict[str, _FusionFound]:
     """Every fusion to be made, by the name of its rectifier."""
     found: dict[str, _FusionFound] = {}
@@ -207,7 +224,7 @@ def _fusions(graph: Graph) -> dict[str, _FusionFound]:
             continue
         if behind.kind == "relu":
             found[behind.name] = _FusionFound((node,), None)
-        elif behind.kind == "add" and len(behind.inputs) == 2 and len(set(behind.inputs)) == 2:
+        elif behind.kind in _ADDITIONS and len(behind.inputs) == 2 and len(set(behind.inputs)) == 2:
             last = graph.only_reader(behind.outputs[0])
             addend = next(each for each in behind.inputs if each != node.outputs[0])
             alike = graph.tensors[addend].shape == graph.tensors[node.outputs[0]].shape
@@ -247,7 +264,7 @@ def place(graph: Graph, builder: GraphBuilder, *, placement: Placement) -> Graph
     """Let every parameter's gradient be summed over all devices before it is used, if there is more than one."""
     work = _Rewriting(graph, builder)
     work.enter_all()
-    alone = len(placement.devices) == 1
+    alone = placement.count == 1
     for node in graph.nodes:
         if node.kind == "update" and not alone:
             parameter, gradient = work.inputs(node)

@@ -19,7 +19,8 @@ from time import perf_counter
 from typing import Final, Literal, Protocol, get_args
 
 from algosearch.compiler.graph import GraphNode
-from algosearch.compiler.queries import Queries, Stage
+from algosearch.compiler.queries import Again, Queries, Stage
+from algosearch.errors import NoAlgorithm
 from algosearch.ops import BatchNormOp, Op
 from algosearch.records import Choice, Listing, Policy
 from algosearch.search.request import Request
@@ -55,12 +56,14 @@ def strategy_of(name: StrategyName, searcher: Searcher, queries: Queries, probe:
 class Strategy(Protocol):
     """How a compile asks.
 
-    `withdrawn` counts the requests that a pass made needless before they were answered.
+    `withdrawn` counts the requests that a pass made needless before they were answered. `policy` is what everything is
+    asked under, unless a limit is to be tried: its searcher's, so that nothing is searched twice.
 
     `askers` is how many tasks of all devices ask about an op: each of them asks, one after the other.
     """
 
     withdrawn: int
+    policy: Policy
 
     def inferred(self, node: GraphNode) -> None:
         """The shapes of a node have become known. Never waits."""
@@ -96,6 +99,7 @@ class AskSynchronously:
         self._queries = queries
         self._in_passes = in_passes
         self._probe = probe
+        self.policy = searcher.policy
         self.withdrawn = 0
 
     def inferred(self, node: GraphNode) -> None:
@@ -104,13 +108,13 @@ class AskSynchronously:
     async def passed(self, askers: Mapping[Op, int]) -> None:
         if self._in_passes:
             for op, count in askers.items():
-                await self._ask("passes", "tmp size", op, self._searcher.policy, count)
+                await self._ask("passes", "tmp size", op, self.policy, count)
 
     async def reserve_bytes(self, op: BatchNormOp) -> int:
-        return (await self._ask("reserve", "reserve", op, self._searcher.policy, 1)).reserve_bytes
+        return (await self._ask("reserve", "reserve", op, self.policy, 1)).reserve_bytes
 
     async def workspace_bytes(self, op: Op, *, askers: int) -> int:
-        return (await self._ask("task graph", "tmp size", op, self._searcher.policy, askers)).workspace_bytes
+        return (await self._ask("task graph", "tmp size", op, self.policy, askers)).workspace_bytes
 
     async def choice(self, op: Op, policy: Policy, *, askers: int) -> Choice:
         # Each device has been told its task's size already, and with it the algorithm.
@@ -119,10 +123,11 @@ class AskSynchronously:
     async def _ask(self, stage: Stage, awaited: str, op: Op, policy: Policy, askers: int) -> Choice:
         began = perf_counter()
         choice = await self._choice(op, policy)
-        first = perf_counter()
-        for _ in range(askers - 1):
-            await self._choice(op, policy)
-        self._queries.note(stage, awaited, op, began, again=askers - 1, again_s=perf_counter() - first)
+        ended, again = perf_counter(), Again()
+        try:
+            await again.ask(lambda: self._choice(op, policy), askers - 1)
+        finally:  # a compile that takes too long is ended here
+            self._queries.note(stage, awaited, op, began, ended, again)
         return choice
 
     async def _choice(self, op: Op, policy: Policy) -> Choice:
@@ -139,6 +144,7 @@ class AskAsync:
         self._searcher = searcher
         self._queries = queries
         self._requests: dict[Op, Request] = {}
+        self.policy = searcher.policy
         self.withdrawn = 0
 
     def inferred(self, node: GraphNode) -> None:
@@ -154,21 +160,30 @@ class AskAsync:
     async def reserve_bytes(self, op: BatchNormOp) -> int:
         began = perf_counter()
         choice = await self._requests[op].choice()
-        self._queries.note("reserve", "reserve", op, began)
+        self._queries.note("reserve", "reserve", op, began, perf_counter())
         return choice.reserve_bytes
 
     async def workspace_bytes(self, op: Op, *, askers: int) -> int:
         # Once for each problem: the size of an equal task is known with it. Its choice is asked by every one.
-        began = perf_counter()
-        sizes = await self._requests[op].workspace()
-        self._queries.note("task graph", "workspace", op, began)
-        return min(sizes.values(), default=0)
+        began, request = perf_counter(), self._requests[op]
+        size = await _chosen_bytes(request) if request.answered else None
+        if size is None:
+            size = min((await request.workspace()).values(), default=0)
+        self._queries.note("task graph", "workspace", op, began, perf_counter())
+        return size
 
     async def choice(self, op: Op, policy: Policy, *, askers: int) -> Choice:
         began = perf_counter()
         choice = await self._searcher.select(op, policy)
-        first = perf_counter()
-        for _ in range(askers - 1):
-            await self._searcher.select(op, policy)
-        self._queries.note("memory plan", "choice", op, began, again=askers - 1, again_s=perf_counter() - first)
+        ended, again = perf_counter(), Again()
+        await again.ask(lambda: self._searcher.select(op, policy), askers - 1)
+        self._queries.note("memory plan", "choice", op, began, ended, again)
         return choice
+
+
+async def _chosen_bytes(request: Request) -> int | None:
+    """What an answered request's choice takes; None if there is none. Quicker than to spell out all its candidates."""
+    try:
+        return (await request.choice()).workspace_bytes
+    except NoAlgorithm:
+        return None

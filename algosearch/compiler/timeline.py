@@ -1,8 +1,10 @@
 """`Timeline`: one compile on one time line, as a Chrome trace (Perfetto and chrome://tracing read it).
 
-Rows: the compiler's passes and stages, what it waited for, and every flight of the engine from its first state to its
-last. The flights are learned from the engine's own log records (`algosearch.flights`, DEBUG), which carry the digest
-and the state: so tracing needs no hook in the engine, and costs nothing where nobody traces.
+Rows: the compiler's passes and stages; what it waited for; every flight of the engine from its first state to its last;
+and for each device its two threads, with what they searched. Flights and turns are learned from the engine's own log
+records (`algosearch.flights` and `algosearch.workers`, DEBUG), which carry what they tell: so tracing needs no hook in
+the engine, and costs next to nothing where nobody traces. A turn is told when it is over; of one that a device did not
+survive there is only the flight.
 
 The format: https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU ("Trace Event Format").
 """
@@ -15,18 +17,28 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from time import perf_counter
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 import msgspec
 
+from algosearch.backends import Device
 from algosearch.compiler.queries import Wait
+from algosearch.devices.job import Side, Worked
 
 __all__ = ("Timeline",)
 
-_FLIGHTS: Final = "algosearch.flights"
+_LOGGERS: Final = ("algosearch.flights", "algosearch.workers")
 _ENDED: Final = frozenset({"landed", "failed", "dropped"})
-_COMPILER, _WAITS, _ENGINE = 1, 2, 3
-_ROWS: Final = {_COMPILER: "compiler", _WAITS: "waits", _ENGINE: "flights"}
+_COMPILER, _WAITS, _ENGINE, _WORKERS = 1, 2, 3, 4
+_GROUPS: Final = {_COMPILER: "compiler", _WAITS: "waits", _ENGINE: "flights", _WORKERS: "workers"}
+
+
+class _State(NamedTuple):
+    """A flight in one of its states."""
+
+    name: str
+    since: float
+    facts: dict[str, str]
 
 
 class Timeline(logging.Handler):
@@ -36,52 +48,72 @@ class Timeline(logging.Handler):
         super().__init__(logging.DEBUG)
         self._zero = perf_counter()
         self._events: list[dict[str, Any]] = []
-        self._flying: dict[str, tuple[str, float, str]] = {}
-        """Flights by digest: state, since when, and their problem."""
+        self._flying: dict[str, _State] = {}
+        """Flights by digest."""
         self._rows: dict[str, int] = {}
         self._free_rows: list[int] = []
+        self._threads: dict[tuple[str, Side], int] = {}
+        """The rows of the devices' threads."""
         self._guard = threading.Lock()
-        self._level_before = logging.NOTSET
-        self._propagated_before = True
+        self._before: dict[str, tuple[int, bool]] = {}
+        """Of each logger: its level, and whether it propagates."""
 
     def __enter__(self) -> Self:
-        logger = logging.getLogger(_FLIGHTS)
-        self._level_before, self._propagated_before = logger.level, logger.propagate
-        # Others must not be flooded with what only this handler asked for.
-        logger.propagate = logger.isEnabledFor(logging.DEBUG) and logger.propagate
-        logger.setLevel(logging.DEBUG)
-        logger.addHandler(self)
+        for name in _LOGGERS:
+            logger = logging.getLogger(name)
+            self._before[name] = logger.level, logger.propagate
+            # Others must not be flooded with what only this handler asked for.
+            logger.propagate = logger.isEnabledFor(logging.DEBUG) and logger.propagate
+            logger.setLevel(logging.DEBUG)
+            logger.addHandler(self)
+
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        logger = logging.getLogger(_FLIGHTS)
-        logger.removeHandler(self)
-        logger.setLevel(self._level_before)
-        logger.propagate = self._propagated_before
+        for name, (level, propagated) in self._before.items():
+            logger = logging.getLogger(name)
+            logger.removeHandler(self)
+            logger.setLevel(level)
+            logger.propagate = propagated
+
+        with self._guard:  # what still flies is drawn as far as it was seen
+            for digest in tuple(self._flying):
+                self._moved(digest, "dropped", {}, perf_counter())
 
     def emit(self, record: logging.LogRecord) -> None:
-        """A flight has moved; called in the engine's thread."""
-        digest, state = getattr(record, "digest", None), getattr(record, "state", None)
-        if isinstance(digest, str) and isinstance(state, str):
-            now = perf_counter()
-            with self._guard:
-                self._moved(digest, state, str(getattr(record, "problem", digest[:12])), now)
+        """A flight has moved, told in the engine's thread; or a device's thread has had a turn, told in any."""
+        now = perf_counter()
+        digest, device, turn = (getattr(record, name, None) for name in ("digest", "device", "turn"))
+        with self._guard:
+            if isinstance(device, Device) and isinstance(turn, Worked):
+                self._worked(device, turn)
+            elif isinstance(digest, str):
+                facts = {"problem": str(getattr(record, "problem", "")), "digest": digest}
+                if isinstance(device, Device):
+                    facts["device"] = device.name
+                self._moved(digest, str(getattr(record, "state", "")), facts, now)
 
-    def _moved(self, digest: str, state: str, problem: str, now: float) -> None:
+    def _worked(self, device: Device, turn: Worked) -> None:
+        row = self._threads.setdefault((device.name, turn.side), len(self._threads))
+        facts = {"device": device.name, "side": turn.side, "problem": turn.problem}
+        if turn.waited_s:
+            facts["held still"] = f"{turn.waited_s:.6f} s"
+        self._add(turn.problem, "worker", turn.began_s, turn.ended_s, _WORKERS, row, facts)
+
+    def _moved(self, digest: str, state: str, facts: dict[str, str], now: float) -> None:
         before = self._flying.pop(digest, None)
         row = self._rows.get(digest)
         if row is None:
             row = self._free_rows.pop() if self._free_rows else len(self._rows)
             self._rows[digest] = row
         if before is not None:
-            was, since, _ = before
-            self._add(was, "flight", since, now, _ENGINE, row, {"problem": problem, "digest": digest})
+            self._add(before.name, "flight", before.since, now, _ENGINE, row, before.facts)
         if state in _ENDED:
             self._free_rows.append(self._rows.pop(digest))
         else:
-            self._flying[digest] = (state, now, problem)
+            self._flying[digest] = _State(state, now, facts)
 
     @contextmanager
     def span(self, name: str, category: str = "stage") -> Iterator[None]:
@@ -125,10 +157,12 @@ class Timeline(logging.Handler):
 
     def encoded(self) -> bytes:
         """The trace as JSON, in the order of time."""
-        names = [
-            {"name": "process_name", "ph": "M", "pid": process, "tid": 0, "args": {"name": name}}
-            for process, name in _ROWS.items()
-        ]
         with self._guard:
+            names = [_named("process_name", process, 0, name) for process, name in _GROUPS.items()]
+            names += [_named("thread_name", _WORKERS, row, " ".join(who)) for who, row in self._threads.items()]
             events = sorted(self._events, key=lambda event: (event["ts"], -event["dur"]))
         return msgspec.json.encode({"traceEvents": names + events, "displayTimeUnit": "ms"})
+
+
+def _named(what: str, process: int, row: int, name: str) -> dict[str, Any]:
+    return {"name": what, "ph": "M", "pid": process, "tid": row, "args": {"name": name}}

@@ -15,13 +15,14 @@ from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
 from algosearch.backends import Backend, Device
-from algosearch.devices.job import Found, Job, Limits, Side, Step
+from algosearch.devices.job import Found, Job, Limits, Step, Worked
 from algosearch.devices.threads import DeviceThreads
 from algosearch.devices.trip import Blame, Trip
 from algosearch.ops import Op
 from algosearch.records import Environment, Failure, Listing
 
 logger = logging.getLogger("algosearch.devices")
+turns = logging.getLogger("algosearch.workers")
 
 END_S: Final = 1.0
 """How long the end of a host waits for calls under way, before it goes on without them."""
@@ -187,7 +188,7 @@ class ThreadHost:
             limits=limits,
             slowest=slowest,
             on_step=self._pending.note,  # in the device's thread: a table is looked up, which needs no lock
-            on_rest=_nothing,
+            on_rest=lambda side, done: tell(device, done),
             on_lost=lambda blame: self._post(partial(self._pending.lose, spoilt(blame), [blame])),
         )
 
@@ -280,8 +281,13 @@ def spoilt(blame: Blame) -> str:
     return f"it was left unusable by {', '.join(blame.algorithms) or 'something'}: {blame.failure.message}"
 
 
-def _nothing(side: Side) -> None:
-    """Who is at work in this process is nobody's business: it could not be stopped."""
+def tell(device: Device, done: Worked | None) -> None:
+    """A thread of a device has had a turn: logged for whoever draws it, with all its fields. In any thread."""
+    if done is None or not turns.isEnabledFor(logging.DEBUG):
+        return
+    message, seconds = "%s %s: %s for %.6f s", done.ended_s - done.began_s
+    with contextlib.suppress(Exception):  # what a listener raises must not end the search that it listens to
+        turns.debug(message, device.name, done.side, done.problem, seconds, extra={"device": device, "turn": done})
 
 
 def _let_be(future: asyncio.Future[None] | None) -> None:

@@ -78,6 +78,19 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False,
         return {"wait": "waiting for the device", "load": "filling buffers", "clean": "tidying up"}[self.deed]
 
 
+class Worked(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False, forbid_unknown_fields=True):
+    """One turn of one of a device's two threads: at work on one problem, from when it began until it was done."""
+
+    side: Side
+    problem: str
+    began_s: Duration
+    """By `perf_counter`, which is one clock for all processes of a host;"""
+    ended_s: Duration
+    """as is this."""
+    waited_s: Duration = 0.0
+    """Of the time between: held still, because somebody wanted quiet."""
+
+
 class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How long a step may take before it hangs. Generous: only a child process can act on it, and it loses its device's
     context by that. What a run takes at most, compared with the best, is a matter of the race (`RaceRules`)."""

@@ -57,6 +57,12 @@ class Turn:
         return f"<Turn at {self.worker!r}>"
 
     @property
+    def device(self) -> Device:
+        """Whose turn it is; another one, if that was set aside meanwhile."""
+        assert self.worker is not None, "used outside its block"
+        return self.worker.device
+
+    @property
     def survives_crashes(self) -> bool:
         """As `Worker.survives_crashes`."""
         assert self.worker is not None, "used outside its block"

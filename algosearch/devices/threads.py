@@ -16,13 +16,14 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from time import perf_counter
 from typing import TypeVar
 
 from algosearch.backends import Backend, Device, Session
-from algosearch.devices.job import FOR_EVER_S, Found, Job, Limits, Side, Step
+from algosearch.devices.job import FOR_EVER_S, Found, Job, Limits, Side, Step, Worked
 from algosearch.devices.lane import lane_of
 from algosearch.devices.pause import Pause
-from algosearch.devices.trip import Blame, SearchStopped, Trip, Yardstick
+from algosearch.devices.trip import Blame, SearchStopped, Trip, Yardstick, worked
 from algosearch.ops import Op
 from algosearch.pinned import PinnedThread, as_exception
 from algosearch.records import Environment, Listing
@@ -40,7 +41,7 @@ class DeviceThreads:
     Args:
         slowest: as of `Yardstick`.
         on_step: told, in the thread, what it is about to do.
-        on_rest: told that a side has nothing more to do now.
+        on_rest: told that a side has nothing more to do now, and what it did, if that was a turn.
         on_lost: told that the device cannot be used any more, and whose fault it is. Once.
     """
 
@@ -52,7 +53,7 @@ class DeviceThreads:
         limits: Limits,
         slowest: float,
         on_step: Callable[[Step], None],
-        on_rest: Callable[[Side], None],
+        on_rest: Callable[[Side, Worked | None], None],
         on_lost: Callable[[Blame], None],
     ) -> None:
         self.device = device
@@ -104,13 +105,14 @@ class DeviceThreads:
         """The candidates of a canonical op, as `Session.enumerate`."""
 
         def call() -> Listing:
+            began, waited = perf_counter(), 0.0
             try:
-                with self.step(Step(side="prepare", deed="list", job=number, limit_s=self.limits.list_s)):
+                with self.step(Step(side="prepare", deed="list", job=number, limit_s=self.limits.list_s)) as waited:
                     if self.closing.is_set():
                         raise SearchStopped
                     return self.session.enumerate(op, width)
             finally:
-                self.rest("prepare")
+                self.rest("prepare", worked("prepare", op, began, waited))
 
         self._do(self.prepare, call, then)
 
@@ -164,10 +166,10 @@ class DeviceThreads:
         self.steps[step.side] = step
         self._on_step(step)
 
-    def rest(self, side: Side) -> None:
-        """A side has nothing more to do now."""
-        if self.steps.pop(side, None) is not None:
-            self._on_rest(side)
+    def rest(self, side: Side, done: Worked | None = None) -> None:
+        """A side has nothing more to do now; `done` is the turn that has just ended, if one has."""
+        if self.steps.pop(side, None) is not None or done is not None:
+            self._on_rest(side, done)
 
     def lose(self, blame: Blame) -> None:
         """The device cannot be used any more: every search in hand ends."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from algosearch.devices.job import FOR_EVER_S, Deed, Found, Job, Side, Step
+from algosearch.devices.job import FOR_EVER_S, Deed, Found, Job, Side, Step, Worked
 from algosearch.ops import Op
 from algosearch.pinned import as_exception
 from algosearch.race import Build, Check, Finished, Instruction, Launch, Race, Time, Widen
@@ -77,6 +77,11 @@ class Yardstick:
         return self.slowest * _work(op) * 1e-6 if self.slowest else None
 
 
+def worked(side: Side, op: Op, began_s: float, waited_s: float) -> Worked:
+    """The turn that ends now."""
+    return Worked(side=side, problem=op.describe(), began_s=began_s, ended_s=perf_counter(), waited_s=waited_s)
+
+
 def _work(op: Op) -> int:
     return op.flops + op.bytes_moved
 
@@ -105,6 +110,8 @@ class Trip:
         self._idle_s = 0.0
         """Of the busy seconds: spent waiting."""
         self._lane_wait_s = 0.0
+        self._turn_began: tuple[float, float] = (0.0, 0.0)
+        """When this turn had its thread, and in the lane the device; and `_idle_s` then."""
 
     def begin(self) -> None:
         """Set out."""
@@ -125,6 +132,7 @@ class Trip:
 
     def _take_turn(self, side: Side) -> None:
         begin = perf_counter()
+        self._turn_began = begin, self._idle_s
         try:
             instruction = self._prepare() if side == "prepare" else self._run()
         except BaseException as error:
@@ -132,7 +140,8 @@ class Trip:
             return
         finally:
             self._busy_s += perf_counter() - begin
-            self._threads.rest(side)
+            began, idle_s = self._turn_began
+            self._threads.rest(side, worked(side, self._job.op, began, self._idle_s - idle_s))
         if not isinstance(instruction, Finished):
             self._hand_over("lane" if side == "prepare" else "prepare")
         elif self._tries_again():
@@ -169,13 +178,14 @@ class Trip:
         self._plans, self._spare = {}, {}
         if not self._threads.is_open:
             return
+        began, waited = perf_counter(), 0.0
         try:
-            with self._threads.step(self._step("lane", "clean", self._threads.limits.other_s)):
+            with self._threads.step(self._step("lane", "clean", self._threads.limits.other_s)) as waited:
                 self._threads.session.destroy(plans)
         except BaseException:  # nobody waits for this who could be told
             logger.exception("destroying plans failed")
         finally:
-            self._threads.rest("lane")
+            self._threads.rest("lane", worked("lane", self._job.op, began, waited))
 
     # -- in the prepare thread ---------------------------------------------------------------------------------------
 
@@ -212,6 +222,7 @@ class Trip:
             waited_s = perf_counter() - begin
             self._idle_s += waited_s
             self._lane_wait_s += waited_s
+            self._turn_began = begin + waited_s, self._idle_s
             self._threads.pause.lane_taken = True
             try:
                 return self._loaded()

@@ -23,6 +23,7 @@ from typing import Final, Literal
 
 import anyio
 
+from algosearch.backends import Device
 from algosearch.devices.pool import Pool
 from algosearch.errors import FoundAlone, NoAlgorithm, NotCached, NotCovered, SearchFailed
 from algosearch.ops import Op
@@ -79,6 +80,7 @@ class Flight:
         self.precedence: tuple[int, bytes] = (0, b"")
         """Who is searched first among equally awaited ones: the least."""
         self.began = perf_counter()
+        self._tell(None)
 
     def __repr__(self) -> str:
         return f"<Flight {self.key.digest[:12]} {self.state}, {len(self._inquiries)} inquiries>"
@@ -102,15 +104,12 @@ class Flight:
             self._listing_lock = anyio.Lock(fast_acquire=True)
         return self._listing_lock
 
-    def move(self, state: State) -> None:
-        """Go on to the next state."""
+    def move(self, state: State, device: Device | None = None) -> None:
+        """Go on to the next state; in some of them it is at a device."""
         following = () if self.ended else (*_NEXT.get(self.state, ()), *_ENDED)
         assert state in following, f"{self!r} cannot become {state}"
         self.state = state
-        if logger.isEnabledFor(logging.DEBUG):
-            problem = self.op.describe()
-            extra = {"digest": self.key.digest, "state": state, "problem": problem}
-            logger.debug("%s %s: %s", self.key.digest[:12], state, problem, extra=extra)
+        self._tell(device)
 
     def join(self, inquiry: Inquiry) -> None:
         """One more inquiry waits for this key; what is known already, it is told."""
@@ -199,6 +198,13 @@ class Flight:
     def is_idle(self) -> bool:
         """True if nobody waits for anything."""
         return not self._inquiries
+
+    def _tell(self, device: Device | None) -> None:
+        """The state is logged, for whoever draws it."""
+        if logger.isEnabledFor(logging.DEBUG):
+            digest, problem = self.key.digest, self.op.describe()
+            extra = {"digest": digest, "state": self.state, "problem": problem, "device": device}
+            logger.debug("%s %s: %s", digest[:12], self.state, problem, extra=extra)
 
     def _first(self, inquiry: Inquiry, candidates: tuple[Candidate, ...]) -> Choice:
         return inquiry.question.policy.first(candidates, problem=self.op.describe(), digest=self.key.digest)

@@ -264,13 +264,13 @@ class Tower:
                 await self._look_again(flight)
             if flight.wanted() is None:
                 return True
-            flight.move("listing")
+            flight.move("listing", turn.device)
             await self._ask_for_candidates(flight, turn)
             wanted = flight.wanted()
             if wanted is None:
                 return True
             mode, policies = wanted
-            flight.move("racing")
+            flight.move("racing", turn.device)
             assert flight.listing is not None
             found = await turn.search(
                 flight.op,
@@ -303,7 +303,7 @@ class Tower:
                 "candidate, and not searched until a day later",
                 flight.op.describe(),
             )
-        flight.move("listing")
+        flight.move("listing", turn.device)
         await self._ask_for_candidates(flight, turn)
         suspects = {hold.suspect, hold.holder.trying if hold.holder else ""}
         flight.guess({*suspects, *not_to_try(flight.record)})

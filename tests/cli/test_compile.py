@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import threading
 from itertools import combinations
 from pathlib import Path
 
@@ -67,13 +69,13 @@ def test_every_strategy_says_what_it_asked(strategy: str, tmp_path: Path) -> Non
     assert f"queries about {4 if strategy == 'naive' else 2} problems" in result.stdout  # naive asks in passes too
 
 
-def test_a_trace_has_passes_waits_and_flights(tmp_path: Path) -> None:
+def test_a_trace_has_passes_waits_flights_and_workers(tmp_path: Path) -> None:
     file = tmp_path / "trace.json"
     result = invoke("compile", "vit_b16", "--store", tmp_path / "store", "--trace", file)
     assert result.exit_code == 0, result.stderr
     events = msgspec.json.decode(file.read_bytes())["traceEvents"]
     named = {event["args"]["name"] for event in events if event["ph"] == "M"}
-    assert named == {"compiler", "waits", "flights"}
+    assert named == {"compiler", "waits", "flights", "workers", "simulated:0 prepare", "simulated:0 lane"}
     spans = [event for event in events if event["ph"] == "X"]
     assert {"read", "gradients", "placement"} <= {event["name"] for event in spans if event["cat"] == "pass"}
     assert {"choice", "workspace"} == {event["name"] for event in spans if event["cat"] == "wait"}
@@ -83,6 +85,50 @@ def test_a_trace_has_passes_waits_and_flights(tmp_path: Path) -> None:
         if (left["pid"], left["tid"]) == (right["pid"], right["tid"]):
             end, after = left["ts"] + left["dur"], right["ts"] + right["dur"]
             assert end <= right["ts"] or after <= end, (left, right)
+
+
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+def test_a_trace_has_a_row_for_each_thread_of_each_device(
+    isolation: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each device has some of the problems; what is on its rows flew there, and then."""
+    script = Script(generated=Generated(time_us=2_000.0, build_us=2_000.0))
+    backend = SimulatedBackend(script, devices=2, pace="real")
+    monkeypatch.setattr(discover, "default_backends", lambda: (backend,))
+    monkeypatch.setenv("ALGOSEARCH_ISOLATION", isolation)
+    file = tmp_path / "trace.json"
+    result = invoke("compile", "r3d18", "--inference", "--store", tmp_path / "store", "--trace", file)
+    assert result.exit_code == 0, result.stderr
+    events = msgspec.json.decode(file.read_bytes())["traceEvents"]
+    rows = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    racing = {(e["args"]["problem"], e["args"]["device"]): e for e in events if e["name"] == "racing"}
+    devices = {device for _, device in racing}
+    if isolation == "thread":  # a child may be so slow to start that the other one has done everything
+        assert devices == {"simulated:0", "simulated:1"}
+    assert set(rows.values()) == {f"{device} {side}" for device in devices for side in ("prepare", "lane")}
+
+    turns = [event for event in events if event.get("cat") == "worker"]
+    assert {(e["args"]["problem"], e["args"]["device"]) for e in turns} == set(racing)
+    for turn in turns:
+        assert rows[turn["pid"], turn["tid"]] == f"{turn['args']['device']} {turn['args']['side']}"
+        assert turn["name"] == turn["args"]["problem"]
+    for (problem, device), flight in racing.items():
+        lane = [e for e in turns if (e["name"], e["args"]["device"], e["args"]["side"]) == (problem, device, "lane")]
+        (longest,) = sorted(lane, key=lambda e: -float(e["dur"]))[:1]
+        assert flight["ts"] <= longest["ts"]
+        assert longest["ts"] + longest["dur"] <= flight["ts"] + flight["dur"]
+        assert longest["dur"] >= 2_000
+
+
+def test_a_warm_compile_draws_its_flights_too(tmp_path: Path) -> None:
+    file = tmp_path / "trace.json"
+    for _ in range(2):
+        assert invoke("compile", "vit_b16", "--store", tmp_path / "store", "--trace", file).exit_code == 0
+    events = msgspec.json.decode(file.read_bytes())["traceEvents"]
+    flights = [event for event in events if event.get("cat") == "flight"]
+    assert {event["name"] for event in flights} == {"reading"}
+    assert len({event["args"]["digest"] for event in flights}) >= 2
+    assert not any(event.get("cat") == "worker" for event in events)
 
 
 def test_what_does_not_fit_is_one_line_and_a_refusal(tmp_path: Path) -> None:
@@ -108,6 +154,7 @@ def test_a_budget_that_fits_says_what_it_costs(tmp_path: Path) -> None:
         (["resnet50", "--memory", "0"], "--memory = 0: must be at least 1"),
         (["resnet50", "--batch", "0"], "--batch = 0: must be at least 1"),
         (["resnet50", "--nodes", "0"], "nodes = 0: must be at least 1"),
+        (["resnet50", "--nodes", "99999999", "--devices-per-node", "99999"], "must be at most 1048576"),
         (["resnet51"], "no such file, nor a built-in workload"),
         (["resnet50", "--device", "tpu"], "unknown device 'tpu'"),
     ],
@@ -161,6 +208,14 @@ def test_the_check_of_a_file_leaves_what_is_there(tmp_path: Path) -> None:
     assert result.exit_code == 2
     assert there.read_text() == "kept"
     assert not new.exists()
+
+
+def test_one_file_for_two_things_is_refused(tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "plan")
+    result = invoke("compile", "vit_b16", "--plan", tmp_path / "plan", "--trace", link, "--store", tmp_path / "store")
+    assert result.exit_code == 2
+    assert "is the file of --plan as well" in result.stderr
 
 
 def test_a_write_that_fails_keeps_the_report(tmp_path: Path) -> None:
@@ -228,6 +283,23 @@ def test_ctrl_c_keeps_what_was_found(tmp_path: Path) -> None:
     assert process.returncode == 130, stderr
     assert "interrupted: what was found is kept" in stderr
     assert "Traceback" not in stderr
+
+
+def test_who_interrupts_while_a_model_is_read_need_not_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = threading.Event()
+
+    def reading(*_: object) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        read.wait(30.0)
+
+    monkeypatch.setattr("algosearch.compiler.read.read_graph", reading)
+    try:
+        result = invoke("compile", "vit_b16", "--store", tmp_path / "store")
+        assert not read.is_set()
+    finally:
+        read.set()
+    assert result.exit_code == 143
+    assert "interrupted" in result.stderr
 
 
 def test_the_cpu_compiles_a_small_network_in_a_process_of_its_own(tmp_path: Path) -> None:

@@ -2,10 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
+import random
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from algosearch.compiler.arena import ALIGNMENT_BYTES, Block, BlockKey, lay_out, lower_bound_bytes
+from algosearch.compiler import ReadOptions
+from algosearch.compiler.arena import (
+    ALIGNMENT_BYTES,
+    Arena,
+    Block,
+    BlockKey,
+    lay_out,
+    lay_out_in_turns,
+    lower_bound_bytes,
+)
+from algosearch.compiler.compile import Pipeline
+from algosearch.compiler.graph import GraphBuilder
+from algosearch.compiler.memory import blocks_of
+from algosearch.compiler.read import read_graph
+from algosearch.records import Choice
 from tests.compiler.verifier import overlapping
 
 _A: BlockKey = ("tensor", "a")
@@ -53,3 +71,64 @@ def test_blocks_that_never_meet_share_their_memory() -> None:
 def test_an_empty_step_needs_nothing() -> None:
     arena = lay_out([])
     assert (arena.bytes, arena.lower_bound_bytes, arena.offsets) == (0, 0, {})
+
+
+@pytest.mark.parametrize("size", [1 << 20, 1 << 62])
+def test_sizes_beyond_a_machine_s_integer_are_laid_out_alike(size: int) -> None:
+    lives = [(0, 3), (1, 2), (2, 5), (4, 6), (5, 9), (7, 8)]
+    blocks = [Block(("tensor", str(i)), size * (i + 1), first, last) for i, (first, last) in enumerate(lives)]
+    arena = lay_out(blocks)
+    units = {key: offset / size for key, offset in arena.offsets.items()}
+    assert (units, arena.bytes / size) == (
+        {key: offset / 1024 for key, offset in _in_kilobytes(lives).offsets.items()},
+        _in_kilobytes(lives).bytes / 1024,
+    )
+
+
+def _in_kilobytes(lives: list[tuple[int, int]]) -> Arena:
+    return lay_out([Block(("tensor", str(i)), 1024 * (i + 1), *life) for i, life in enumerate(lives)])
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("name", ["resnet50", "mobilenet_v2", "r3d18", "vit_b16"])
+def test_whatever_workspaces_are_asked_the_arena_is_near_the_bound(name: str, training: bool) -> None:
+    """Those of the algorithms that a device happens to prefer are a matter of luck; these are of every size."""
+    for batch in (1, 8):
+        graph, _ = read_graph(name, ReadOptions(batch=batch))
+        for _, make in Pipeline(training=training).passes:
+            graph = make(graph, GraphBuilder(graph.name))
+        for seed in range(3):
+            chance = random.Random(seed)
+            choices = {
+                op: Choice(algorithm="a/b:c", workspace_bytes=int(op.bytes_moved * chance.random() ** seed))
+                for op in dict.fromkeys(graph.ops)
+            }
+            arena = lay_out(blocks_of(graph, choices))
+            assert arena.bytes <= 1.1 * arena.lower_bound_bytes, (batch, seed)
+
+
+async def test_in_turns_it_is_the_same_and_others_have_theirs() -> None:
+    chance = random.Random(1)
+    starts = [chance.randrange(900) for _ in range(1000)]
+    blocks = [
+        Block(("tensor", str(i)), chance.randrange(1, 1 << 20), first, first + chance.randrange(100))
+        for i, first in enumerate(starts)
+    ]
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    other = asyncio.ensure_future(others())
+    arena = await lay_out_in_turns(blocks)
+    assert arena == lay_out(blocks)
+    assert turns >= 7  # every 128 blocks
+    laying_out = asyncio.ensure_future(lay_out_in_turns(blocks))
+    await asyncio.sleep(0)
+    laying_out.cancel()
+    other.cancel()
+    await asyncio.wait([laying_out, other])
+    assert laying_out.cancelled()

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import onnx
@@ -24,49 +23,20 @@ from algosearch.backends.simulated import (
 )
 from algosearch.compiler import WORKLOADS, ReadOptions
 from algosearch.compiler.compile import Compiled, Pipeline, compile_graph
-from algosearch.compiler.graph import Graph, GraphBuilder
-from algosearch.compiler.handles import HandleProbe
+from algosearch.compiler.graph import Graph
 from algosearch.compiler.layers import Layers
 from algosearch.compiler.passes import Placement
-from algosearch.compiler.plan import PlannedTask
-from algosearch.compiler.queries import Queries, QueryStatistics
+from algosearch.compiler.queries import Again, Queries, QueryStatistics
 from algosearch.compiler.read import read_graph
-from algosearch.compiler.strategies import ASK_LIBRARY, STRATEGIES, AskAsync, Strategy, StrategyName, strategy_of
+from algosearch.compiler.strategies import ASK_LIBRARY, STRATEGIES, AskAsync, StrategyName
 from algosearch.errors import DoesNotFit, SearcherClosed
 from algosearch.ops import BatchNormOp, Op, canonical, searched_as
-from algosearch.search.searcher import Searcher
 from tests.cancelling import cancel_at_every_suspension
+from tests.compiler.compiling import a_block, compiled_by, compiling
 from tests.compiler.verifier import check_plan
 from tests.search.gated import GatedBackend
 
 LIGHT = Path(onnx.__file__).parent / "backend/test/data/light"
-
-
-@asynccontextmanager
-async def compiling(
-    name: StrategyName, trace: list[TraceEvent] | None = None, *, script: Script | None = None, store: str = "memory:"
-) -> AsyncIterator[tuple[Searcher, Strategy, Queries, HandleProbe]]:
-    """A searcher on simulated devices, and a strategy that asks it."""
-    backend = SimulatedBackend(script or Script(), trace=trace)
-    queries = Queries()
-    probe = HandleProbe(backend, backend.devices()[0])
-    async with probe, open_searcher(store=store, backends=[backend]) as searcher:
-        yield searcher, strategy_of(name, searcher, queries, probe), queries, probe
-
-
-async def compiled_by(
-    name: StrategyName, graph: Graph, pipeline: Pipeline, trace: list[TraceEvent] | None = None
-) -> tuple[Compiled, Queries, HandleProbe]:
-    async with compiling(name, trace) as (_, strategy, queries, probe):
-        return await compile_graph(graph, strategy, queries, pipeline=pipeline), queries, probe
-
-
-def a_block() -> Graph:
-    """Two convolutions, their norms and rectifiers, and a sum."""
-    net = Layers("block", data_type="float32", layout="channels_first")
-    x = net.conv_norm("first", net.enter("input", (4, 8, 12, 12)), 8, 3)
-    y = net.conv_norm("second", x, 8, 3, relu=False)
-    return net.finish(net.relu("out", net.add("sum", y, x)))
 
 
 def listings_of(trace: list[TraceEvent]) -> Counter[str]:
@@ -277,8 +247,43 @@ async def test_a_batch_norm_of_training_is_known_to_be_uncached_where_it_is() ->
 def test_a_cache_worked_where_later_answers_are_quick_or_at_once(
     first_us: float, later_us: float | None, cached: bool | None
 ) -> None:
-    line = QueryStatistics(kind="conv", problem="p", queries=2, first_us=first_us, later_us=later_us)
+    line = QueryStatistics(
+        kind="conv", problem="p", queries=2, first_us=first_us, later_us=later_us, least_later_us=later_us
+    )
     assert line.cached is cached
+
+
+async def test_a_pause_of_the_machine_is_no_cache_that_failed() -> None:
+    queries, again = Queries(), Again()
+    asked = 0
+
+    async def ask() -> None:
+        nonlocal asked
+        asked += 1
+        if asked == 5:
+            time.sleep(0.05)
+
+    await again.ask(ask, 7)
+    assert (again.count, asked) == (7, 7)
+    (op,) = {op for op in a_block().ops if isinstance(op, BatchNormOp)}
+    queries.note("memory plan", "choice", op, 1.0, 1.001, again)
+    (line,) = queries.statistics()
+    assert line.later_us is not None
+    assert line.later_us >= 0.05 / 7 * 1e6
+    assert line.cached
+
+
+async def test_what_was_asked_until_a_compile_was_ended_counts() -> None:
+    again = Again()
+
+    async def ask() -> None:
+        if again.count == 9:
+            raise SearcherClosed
+
+    with pytest.raises(SearcherClosed):
+        await again.ask(ask, 100)
+    assert again.count == 9
+    assert 0 < again.least_s <= again.seconds
 
 
 async def test_cancelled_at_every_await_a_compile_leaves_nothing_behind() -> None:
@@ -313,63 +318,3 @@ async def test_progress_is_told_stage_by_stage() -> None:
     assert stages[-3:] == ["reserve", "task graph", "memory plan"]
     assert [(done, of) for stage, done, of in shown if stage == "reserve"] == [(0, 2), (1, 2)]
     assert all(done < of for _, done, of in shown)
-
-
-@pytest.mark.parametrize("name", STRATEGIES)
-async def test_the_passes_of_a_fused_batch_norm_get_one_algorithm_and_its_time_counts_once(name: StrategyName) -> None:
-    compiled, _, _ = await compiled_by(name, a_block(), Pipeline())
-    pairs = pairs_of(compiled)
-    assert len(pairs) == 2
-    for forward, backward in pairs:
-        assert forward.algorithm == backward.algorithm is not None
-        assert forward.workspace_bytes == backward.workspace_bytes
-        assert backward.time_us is None
-        assert (forward.time_us is None) is (name in ASK_LIBRARY)
-
-
-async def test_a_reserve_is_as_large_as_what_the_final_limit_leaves() -> None:
-    """Its size is asked before the limit is known: of the fast candidate, which then needs too much workspace."""
-    graph, problems = a_block(), []
-    for _, make in Pipeline().passes:
-        graph = make(graph, GraphBuilder(graph.name))
-    for op in dict.fromkeys(searched_as(op) for op in graph.ops):
-        pair = isinstance(op, BatchNormOp)
-        fast = CandidateScript(
-            algorithm="simulated/t:fast", time_us=10.0, workspace_bytes=1 << 20, reserve_bytes=512 if pair else 0
-        )
-        slow = CandidateScript(algorithm="simulated/t:slow", time_us=30.0, reserve_bytes=40_000 if pair else 0)
-        problems.append(ProblemScript(op=op, candidates=(fast, slow)))
-    script = Script(problems=tuple(problems))
-    plans = []
-    for memory_bytes in (None, 1 << 20):
-        async with compiling("async", script=script) as (_, strategy, queries, _):
-            compiled = await compile_graph(a_block(), strategy, queries, pipeline=Pipeline(), memory_bytes=memory_bytes)
-        check_plan(compiled.plan.encoded())
-        plans.append(compiled)
-    for compiled, algorithm, reserve_bytes in zip(
-        plans, ("simulated/t:fast", "simulated/t:slow"), (512, 40_000), strict=True
-    ):
-        pairs = pairs_of(compiled)
-        assert {task.algorithm for pair in pairs for task in pair} == {algorithm}
-        sizes = {buffer.tensor: buffer.bytes for buffer in compiled.plan.buffers}
-        assert pairs
-        for forward, backward in pairs:
-            (reserve,) = (name for name in backward.reads if name in forward.writes and name.endswith("reserve"))
-            assert sizes[reserve] == reserve_bytes
-    assert plans[1].plan.slower == pytest.approx(2.0)
-
-
-def pairs_of(compiled: Compiled) -> list[tuple[PlannedTask, PlannedTask]]:
-    """The tasks that read a reserve, each behind the one that wrote it."""
-    writer = {name: task for task in compiled.plan.tasks for name in task.writes}
-    return [(writer[name], task) for task in compiled.plan.tasks for name in task.reads if name.endswith("reserve")]
-
-
-def test_fused_batch_norms_are_asked_with_their_fusion() -> None:
-    graph = a_block()
-    for _, make in Pipeline().passes:
-        graph = make(graph, GraphBuilder(graph.name))
-    fusions = {(op.phase, op.fusion) for op in graph.ops if isinstance(op, BatchNormOp)}
-    assert fusions == {
-        (phase, fusion) for phase in ("training_forward", "backward") for fusion in ("activation", "add_activation")
-    }

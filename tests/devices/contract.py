@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from abc import ABC
+from itertools import pairwise
 from pathlib import Path
+from time import perf_counter
 from typing import Any, ClassVar
 
 import anyio
 import pytest
 
 from algosearch.backends.simulated import DeviceScript, Fault, Generated, ProblemScript, Script, SimulatedBackend
+from algosearch.devices.job import Worked
 from algosearch.devices.quiet import Quiet
 from algosearch.devices.worker import SearchStopped, Worker, WorkerRules
 from algosearch.errors import DeviceUnavailable
@@ -54,6 +58,45 @@ class WorkerContract(ABC):
         assert calls["build"] == calls["destroy"] == 2
         assert calls["load"] == calls["unload"] >= 1
         assert calls["open"] == calls["close"] == 1
+
+    async def test_every_turn_of_a_thread_is_told(self, caplog: pytest.LogCaptureFixture) -> None:
+        """Who draws them needs no more than the log: which device and thread, what it searched, from when to when."""
+        ops = [some_op(n) for n in range(3)]
+        began = perf_counter()
+        with caplog.at_level(logging.DEBUG, "algosearch.workers"):
+            async with opened(SimulatedBackend(Script(generated=SLOW), pace="real"), self.isolation) as worker:
+                await asyncio.gather(*(search(worker, op) for op in ops))
+        ended = perf_counter()
+        told = [(record.__dict__["device"], record.__dict__["turn"]) for record in caplog.records]
+        assert {device for device, _ in told} == {worker.device}
+        turns: list[Worked] = [turn for _, turn in told]
+        for op in ops:
+            mine = [turn for turn in turns if turn.problem == op.describe()]
+            assert [turn.side for turn in mine[:3]] == ["prepare", "prepare", "lane"]  # listed, built, run
+            assert max(turn.ended_s - turn.began_s for turn in mine if turn.side == "lane") >= 0.02
+        for side in ("prepare", "lane"):
+            of_side = [turn for turn in turns if turn.side == side]
+            assert all(began <= turn.began_s <= turn.ended_s <= ended for turn in of_side)
+            # One after the other: what a thread waits for is in no turn of it.
+            assert all(one.ended_s <= other.began_s for one, other in pairwise(of_side))
+
+    async def test_a_listener_that_raises_does_no_harm(self) -> None:
+        class Raising(logging.Handler):
+            def emit(self, record: logging.LogRecord) -> None:
+                heard.append(record)
+                raise RuntimeError("as told")
+
+        heard: list[logging.LogRecord] = []
+        handler, logger = Raising(), logging.getLogger("algosearch.workers")
+        logger.addHandler(handler)
+        logger.setLevel(logging.DEBUG)
+        try:
+            async with opened(SimulatedBackend(Script(generated=Generated())), self.isolation) as worker:
+                assert (await search(worker)).complete
+        finally:
+            logger.removeHandler(handler)
+            logger.setLevel(logging.NOTSET)
+        assert len(heard) >= 3
 
     async def test_what_is_found_does_not_depend_on_where(self) -> None:
         script = script_of(candidate("a", 100.0, noise=0.01), candidate("b", 101.0, noise=0.01))

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from algosearch.backends.simulated import SimulatedBackend
-from algosearch.devices.job import Found, Job, Limits, Step
+from algosearch.devices.job import Found, Job, Limits, Step, Worked
 from algosearch.devices.remote.protocol import (
     LONGEST_BYTES,
     TO_CHILD,
@@ -75,6 +75,7 @@ UP: list[ToParent] = [
     Listed(1, LISTING),
     Began(Step(side="lane", deed="launch", job=2, limit_s=1.5, algorithms=("simulated/t:a",))),
     Rests("lane"),
+    Rests("prepare", Worked(side="prepare", problem="conv", began_s=1.5, ended_s=2.5, waited_s=0.25)),
     Ended(2, Found(trials=(TRIAL,), complete=True, seconds=0.5, lane_wait_s=0.1)),
     Spoilt(Blame(job=2, algorithms=("simulated/t:a",), failure=FAILURE)),
     Resting(3),

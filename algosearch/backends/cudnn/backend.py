@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 
 from algosearch.backends.base import Device, Recipe
+from algosearch.backends.cudnn.alone import AskAlone
 from algosearch.backends.cudnn.candidates import BACKEND
 from algosearch.backends.cudnn.driver import CudaDevice, Driver, DriverMissing
 from algosearch.backends.cudnn.gpu import CudaFault, OutOfDeviceMemory
@@ -112,6 +113,12 @@ class CudnnBackend:
         with _explained(device):
             library = Library.load(self._library)
             return CudnnRunner(library, CupyHome(driver, found), environment_of(library, found))
+
+    def alone(self, device: Device) -> AskAlone:
+        """As `AsksAlone` says: its context, and cuDNN; a handle for each question."""
+        driver, found = self._found(device)
+        with _explained(device):
+            return AskAlone(Library.load(self._library), CupyHome(driver, found))
 
     def _found(self, device: Device) -> tuple[Driver, CudaDevice]:
         missing = self.absence()

@@ -132,7 +132,7 @@ class Child:
                 limits=message.limits,
                 slowest=message.slowest,
                 on_step=lambda step: self._send(Began(step)),
-                on_rest=lambda side: self._send(Rests(side)),
+                on_rest=lambda side, done: self._send(Rests(side, done)),
                 on_lost=lambda blame: self._send(Spoilt(blame)),
             )
             self._threads.open(self._opened)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Final, TypeVar
 
 from algosearch.backends import Device, Recipe
-from algosearch.devices.host import END_S, OnStep, Pending, spoilt
+from algosearch.devices.host import END_S, OnStep, Pending, spoilt, tell
 from algosearch.devices.job import Found, Job, Limits, Step
 from algosearch.devices.remote.process import ChildProcess, Exit, close_after_fork
 from algosearch.devices.remote.protocol import (
@@ -224,8 +224,9 @@ class ChildHost(asyncio.Protocol):
             case Began(step):
                 self._watch.begins(step)
                 self._pending.note(step)
-            case Rests(side):
+            case Rests(side, done):
                 self._watch.rests(side)
+                tell(self._device, done)
             case Listed(number, result) | Ended(number, result):
                 self._pending.settle(number, result, None)
             case Resting(number):

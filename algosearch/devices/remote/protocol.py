@@ -14,7 +14,7 @@ from typing import Any, Final, Generic, Literal, TypeVar
 import msgspec
 
 from algosearch.backends import Device, Recipe
-from algosearch.devices.job import Found, Job, Limits, Side, Step
+from algosearch.devices.job import Found, Job, Limits, Side, Step, Worked
 from algosearch.devices.trip import Blame
 from algosearch.ops import Op
 from algosearch.records import Built, Burst, Candidate, Environment, Failure, Listing
@@ -123,9 +123,10 @@ class Began(_Message, frozen=True):
 
 
 class Rests(_Message, frozen=True):
-    """That thread has nothing to do now."""
+    """That thread has nothing to do now, and this is what it did, if that was a turn."""
 
     side: Side
+    done: Worked | None = None
 
 
 class Ended(_Message, frozen=True):
