@@ -36,7 +36,10 @@ def export(file: File, what: What = None, store: Store = None, json: Json = Fals
     from algosearch.cli.contents import read_contents
     from algosearch.cli.places import place_of
 
-    target = Path(os.path.realpath(file))
+    try:
+        target = Path(os.path.realpath(file))
+    except (OSError, ValueError) as error:  # there is no current directory, or a zero byte in the name
+        raise InvalidSetting("FILE", file, f"is no path: {error}") from error
     if target.exists() and not target.is_file():
         raise InvalidSetting("FILE", file, "is there and no file")
     terminal = Terminal()

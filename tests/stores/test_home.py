@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -123,6 +124,22 @@ async def test_where_there_is_no_place_at_all_that_is_said(bare: Path, monkeypat
     store = open_store(None)
     with pytest.raises(StoreUnusable, match="it cannot be made"):
         await store.open()
+
+
+async def test_where_nothing_temporary_can_be_written_the_usual_place_is_used(
+    bare: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A container whose root is read-only, with a volume for the cache."""
+
+    def none_is_usable() -> str:
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found")
+
+    monkeypatch.setattr(tempfile, "gettempdir", none_is_usable)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(bare / "volume"))
+    store = open_store(None)
+    await store.open()
+    assert store.location == str(bare / "volume" / "algosearch" / FOLDER)
+    await store.aclose()
 
 
 @pytest.fixture
