@@ -84,7 +84,7 @@ def private_directory(path: Path) -> Path:
     try:
         if path.is_symlink() and path.lstat().st_uid not in (user, 0):
             raise Hindrance("unfit", f"{path} is a link that belongs to another user")
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _make(path)
         real = path.resolve(strict=True)
         status = real.stat()
     except FileExistsError:
@@ -101,6 +101,16 @@ def private_directory(path: Path) -> Path:
     if os.path.expandvars(real) != str(real):
         raise Hindrance("unfit", "diskcache would take a part of its name for a variable")
     return real
+
+
+def _make(path: Path) -> None:
+    """A directory and those above it that are not there: each this user's alone, where `Path.mkdir` would let others
+    look into those above. (Among the temporary files the locks of lanes share one, and take none that others see.)"""
+    missing = [each for each in (path, *path.parents) if not each.exists()]
+    for each in reversed(missing):
+        each.mkdir(mode=0o700, exist_ok=True)
+    if not path.is_dir():
+        raise FileExistsError
 
 
 def readable_directory(path: Path) -> Path:

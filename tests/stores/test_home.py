@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from algosearch.devices.runtime import runtime_directory
 from algosearch.errors import StoreUnusable
 from algosearch.stores import DirectoryStore, MemoryStore, inspection, open_store
 from algosearch.stores.filesystem import FileSystem, file_system_of
@@ -114,6 +115,18 @@ async def test_without_a_home_it_is_among_the_temporary_files(
     await store.aclose()
     assert len(caplog.records) == 1
     assert f"{store.location} is used instead" in caplog.text
+
+
+async def test_a_store_among_the_temporary_files_leaves_room_for_the_locks_of_lanes(
+    bare: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They lie in the same directory, and whoever comes first makes it."""
+    monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null")
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    store = open_store(None)
+    await store.open()
+    await store.aclose()
+    assert runtime_directory() == Path(store.location).parent
 
 
 async def test_where_there_is_no_place_at_all_that_is_said(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
