@@ -74,7 +74,7 @@ class Watched:
     def __init__(self, *, owes: bool = False) -> None:
         self.timers = Timers()
         self.overdue: list[str] = []
-        loop = cast(asyncio.AbstractEventLoop, self.timers)
+        loop = cast("asyncio.AbstractEventLoop", self.timers)
         self.watch = Watch(loop, LIMIT_S, owes=lambda: owes, on_overdue=self._note)
 
     def _note(self, why: str, blamed: tuple[Blame, ...]) -> None:
