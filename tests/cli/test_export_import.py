@@ -140,7 +140,7 @@ def test_where_no_file_can_be(
 
 @pytest.mark.parametrize("name", ["records", "x" * 250])
 def test_what_a_killed_export_left_is_in_nobodys_way(store: Path, tmp_path: Path, name: str) -> None:
-    """In a container each process may have the same number. And a name that is longer than the file's may be too long."""
+    """In a container each process may have the same number; and a name with something added may be too long."""
     file = tmp_path / name
     if len(name) < 200:
         (tmp_path / f".{name}.{os.getpid()}.part").touch()
