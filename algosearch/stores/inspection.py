@@ -188,12 +188,12 @@ def alone(directory: Path, deadline: float) -> Iterator[None]:
         os.close(handle)
 
 
-def examine(file: Path, deadline: float, *, immutable: bool = False) -> str | None:
+def examine(file: Path, deadline: float, *, immutable: bool = False, cut: bool = False) -> str | None:
     """What is wrong with a file, in a few words; None if nothing, or if it is not there or empty.
 
     Args:
         deadline: of `time.monotonic`, for somebody who holds it to let go.
-        immutable: as in `connect_to_read`.
+        immutable, cut: as in `connect_to_read`.
 
     Raises:
         Hindrance: it cannot be said (`locked`, …), or it is a newer version's.
@@ -206,7 +206,8 @@ def examine(file: Path, deadline: float, *, immutable: bool = False) -> str | No
     if file.with_name(file.name + "-journal").exists():
         return "a rollback journal lies beside it, which a store never leaves"
     try:
-        connection = connect_to_read(file, timeout_s=max(0.0, deadline - time.monotonic()), immutable=immutable)
+        timeout_s = max(0.0, deadline - time.monotonic())
+        connection = connect_to_read(file, timeout_s=timeout_s, immutable=immutable, cut=cut)
     except sqlite3.Error as error:
         raise hindrance_of(error) from error
     with contextlib.closing(connection):
@@ -326,9 +327,7 @@ def salvage(file: Path) -> Iterator[tuple[str, bytes]]:
     if not _is_plain(file):
         return
     try:
-        with contextlib.closing(connect_to_read(file, timeout_s=0.0)) as connection:
-            # Else a file shorter than its header says is refused as a whole. Nothing is written all the same.
-            connection.execute("PRAGMA writable_schema = ON")
+        with contextlib.closing(connect_to_read(file, timeout_s=0.0, cut=True)) as connection:
             if difference(connection) is not None:
                 return
             for row in range(1, _last_row(connection) + 1):
@@ -341,10 +340,10 @@ def salvage(file: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def _last_row(connection: sqlite3.Connection) -> int:
-    """The number of the last row; where that page is gone, more than there can be."""
-    try:
+    """The number of the last row, or one behind. What the last page says may be damage (of a page that was cut in two
+    the numbers are zeros), and less than there can be on so many pages it need not say."""
+    ((pages,),) = connection.execute("PRAGMA page_count").fetchall()
+    last = 0
+    with contextlib.suppress(sqlite3.Error):
         ((last,),) = connection.execute("SELECT max(rowid) FROM Cache").fetchall()
-    except sqlite3.Error:
-        ((pages,),) = connection.execute("PRAGMA page_count").fetchall()
-        last = pages * PAGE_BYTES // _LEAST_BYTES
-    return min(last or 0, _ROWS_SALVAGED)
+    return min(max(last or 0, pages * PAGE_BYTES // _LEAST_BYTES), _ROWS_SALVAGED)
