@@ -16,6 +16,7 @@ Invariant: whatever fails, no transaction is left open, and nothing waits longer
 from __future__ import annotations
 
 import contextlib
+import itertools
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
@@ -81,6 +82,8 @@ class Access:
         """Of `time.monotonic`. Until then nothing is written, or opened again."""
         self._version_seen = -1
         self._salvaged: dict[str, bytes] | None = None
+        self._immutable = False
+        """How it is read: as in `connect_to_read`."""
 
     @property
     def writable(self) -> bool:
@@ -183,7 +186,8 @@ class Access:
         """What can be read of a file that is damaged and cannot be begun afresh, row by row: whatever an index says of
         it, or a page that leads to them. Once for as long as it is open."""
         if self._salvaged is None:
-            self._salvaged = {} if self._file is None else dict(inspection.salvage(self._file))
+            file = self._file
+            self._salvaged = {} if file is None else dict(inspection.salvage(file, immutable=self._immutable))
         return self._salvaged
 
     def changed(self) -> bool:
@@ -301,10 +305,8 @@ class Access:
 
     def _open_to_read(self, file: Path) -> None:
         # Immutable means without any lock, so not if somebody writes to it at this moment.
-        ways = ((False, False), (False, True))
-        if self.why.kind not in ("locked", "gone"):
-            ways += ((True, False), (True, True))
-        for immutable, cut in ways:
+        immutables = (False,) if self.why.kind in ("locked", "gone") else (False, True)
+        for immutable, cut in itertools.product(immutables, (False, True)):
             try:
                 if inspection.is_new(file):
                     raise Hindrance("gone", "its file is empty")
@@ -324,7 +326,7 @@ class Access:
                 if cause_of(error).kind == "locked":
                     return
                 continue
-            self._connection = connection
+            self._connection, self._immutable = connection, immutable
             self._identity = inspection.identity_of(file)
             return
 

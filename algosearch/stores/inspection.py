@@ -318,16 +318,19 @@ def set_aside(file: Path) -> Path:
     return folder
 
 
-def salvage(file: Path) -> Iterator[tuple[str, bytes]]:
+def salvage(file: Path, *, immutable: bool = False) -> Iterator[tuple[str, bytes]]:
     """What can still be read of a damaged file: (key, value) of each row of the shape that we write.
 
     Row by row by number, so that a bad page costs the rows on it and no other; nothing of a file whose schema or
     settings are not ours. What comes is as little trusted as ever.
+
+    Args:
+        immutable: as in `connect_to_read`.
     """
     if not _is_plain(file):
         return
     try:
-        with contextlib.closing(connect_to_read(file, timeout_s=0.0, cut=True)) as connection:
+        with contextlib.closing(connect_to_read(file, timeout_s=0.0, immutable=immutable, cut=True)) as connection:
             if difference(connection) is not None:
                 return
             for row in range(1, _last_row(connection) + 1):
@@ -343,7 +346,8 @@ def _last_row(connection: sqlite3.Connection) -> int:
     """The number of the last row, or one behind. What the last page says may be damage (of a page that was cut in two
     the numbers are zeros), and less than there can be on so many pages it need not say."""
     ((pages,),) = connection.execute("PRAGMA page_count").fetchall()
-    last = 0
+    last = int(pages) * PAGE_BYTES // _LEAST_BYTES
     with contextlib.suppress(sqlite3.Error):
-        ((last,),) = connection.execute("SELECT max(rowid) FROM Cache").fetchall()
-    return min(max(last or 0, pages * PAGE_BYTES // _LEAST_BYTES), _ROWS_SALVAGED)
+        ((said,),) = connection.execute("SELECT max(rowid) FROM Cache").fetchall()
+        last = max(last, said or 0)
+    return min(last, _ROWS_SALVAGED)
