@@ -328,3 +328,18 @@ async def test_a_planted_number_of_lapses_is_no_overflow(home: DirectoryHome) ->
         connection.execute(statement, (f"claim:{digest}", raw))
     async with home.opened() as store:
         assert (await store.claim(digest, "me", expiry_s=EXPIRY_S)).owner == "me"
+
+
+async def test_a_key_of_megabytes_is_no_line_of_megabytes(
+    home: DirectoryHome, caplog: pytest.LogCaptureFixture
+) -> None:
+    await filled(home)
+    with database(home.path) as connection:
+        connection.execute(
+            "INSERT INTO Cache(key, raw, mode, value) VALUES (?, 1, 1, x'00')", ("record:" + "0" * 10**6,)
+        )
+    async with home.opened() as store:
+        assert len(await scanned(store)) == 4
+        (line,) = (await store.statistics()).trouble
+    (warning,) = warnings(caplog)
+    assert max(len(line), len(warning)) < 2000
