@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO
@@ -36,7 +37,10 @@ def export(file: File, what: What = None, store: Store = None, json: Json = Fals
     from algosearch.cli.contents import read_contents
     from algosearch.cli.places import place_of
 
-    target = Path(os.path.realpath(file))
+    try:
+        target = Path(os.path.realpath(file))
+    except (OSError, ValueError) as error:  # there is no current directory, or a zero byte in the name
+        raise InvalidSetting("FILE", file, f"is no path: {error}") from error
     if target.exists() and not target.is_file():
         raise InvalidSetting("FILE", file, "is there and no file")
     terminal = Terminal()
@@ -103,7 +107,9 @@ def _write(terminal: Terminal, target: Path, entries: Sequence[Entry], ended: Ca
 def _replacing(target: Path) -> Iterator[tuple[BinaryIO, Callable[[], None]]]:
     """A new file beside `target`, which takes its name at the end of the block if `keep` was called, and is gone
     otherwise."""
-    draft = target.with_name(f".{target.name}.{os.getpid()}.part")
+    # Not the process's number, which in a container may be that of one that was killed here before; and no longer than
+    # any name may be, as the target's with more in it could be.
+    draft = target.with_name(f".export-{secrets.token_hex(8)}.part")
     kept = False
 
     def keep() -> None:

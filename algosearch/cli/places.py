@@ -11,6 +11,7 @@ import msgspec
 from algosearch.errors import InvalidSetting
 from algosearch.settings import Settings
 from algosearch.stores import DirectoryStore, Store, open_store
+from algosearch.stores.directory import absolute_path
 from algosearch.stores.home import user_directories
 from algosearch.stores.inspection import FILE
 
@@ -29,10 +30,14 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
         """The directory; None if it is no directory at all, but `memory:` or a server.
 
         Raises:
-            StoreUnusable: it names no store that this version knows.
+            StoreUnusable: it names no store that this version knows, or is relative to a directory that is gone.
         """
         store = self.store()
-        return Path(store.location) if isinstance(store, DirectoryStore) else None
+        if not isinstance(store, DirectoryStore):
+            return None
+        directory = Path(store.location)
+        absolute_path(directory)
+        return directory
 
     @property
     def exists(self) -> bool:
@@ -87,6 +92,13 @@ def one_store(argument: str | None, option: str | None) -> str | None:
     Raises:
         InvalidSetting: it was named twice, and not alike.
     """
-    if argument is not None and option is not None and os.path.abspath(argument) != os.path.abspath(option):
+    if argument is not None and option is not None and not _alike(argument, option):
         raise InvalidSetting("--store", option, f"goes without another store, and there is {argument!r}")
     return option if argument is None else argument
+
+
+def _alike(one: str, other: str) -> bool:
+    try:
+        return one == other or os.path.abspath(one) == os.path.abspath(other)
+    except OSError:  # there is no current directory
+        return False

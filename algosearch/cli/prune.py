@@ -56,6 +56,9 @@ def prune(
     from algosearch.cli.contents import read_contents
     from algosearch.cli.places import one_store, place_of
 
+    for option, value in (("--version", version), ("--device", device), ("--filter", what)):
+        if value is not None and not value.strip():  # an unset variable of a script, and part of everything there is
+            raise InvalidSetting(option, value, "must not be empty, for that would mean everything")
     wanted = _criteria(older_than, version, device)
     if not wanted and what is None and not undecodable:
         options = "--older-than, --version, --device, --filter or --undecodable"

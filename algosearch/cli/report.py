@@ -157,7 +157,11 @@ def report_of(
 
 def _not_kept(engine: EngineStatistics) -> tuple[str, ...]:
     """What the engine says of answers that later processes will not find."""
-    return () if engine.store_trouble is None else (engine.store_trouble,)
+    reasons = [] if engine.store_trouble is None else [engine.store_trouble]
+    if engine.store is not None and engine.not_kept:
+        reasons.append(f"{engine.not_kept} records could not be written to {engine.store}; a warning says why")
+    reasons += [f"nothing that {name} finds is stored: {reason}" for name, reason in engine.incomplete.items()]
+    return tuple(reasons)
 
 
 def _unused(models: Sequence[Model]) -> tuple[str, ...]:

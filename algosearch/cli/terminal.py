@@ -126,7 +126,13 @@ class _Sayer(logging.Handler):
 
 def write_json(value: Any) -> None:
     """The one JSON object of a command, on one line of stdout."""
-    sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
+    try:
+        raw = msgspec.json.encode(value)
+    except UnicodeEncodeError:  # a path of other bytes than text is encoded in
+        from algosearch.records.plain import plainly
+
+        raw = msgspec.json.encode(plainly(value))
+    sys.stdout.write(raw.decode() + "\n")
     sys.stdout.flush()
 
 

@@ -10,8 +10,10 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import Meta
+from msgspec.structs import force_setattr
 
 from algosearch.ops.types import LARGEST
+from algosearch.records.plain import plain
 
 # What a number may be when it is decoded; NaN is in none of the ranges. Constructors do not check.
 Count = Annotated[int, Meta(ge=0, le=LARGEST)]
@@ -89,6 +91,13 @@ class Failure(msgspec.Struct, frozen=True, array_like=True, gc=False, forbid_unk
     """The library's own words, with its status code."""
     circumstances: tuple[tuple[str, str], ...] = ()
     """What may make it different next time: (`free_bytes`, …), (`limit_us`, …)."""
+
+    def __post_init__(self) -> None:
+        # A library's words may name a path that is no text; and what cannot be written down would cost the record.
+        force_setattr(self, "message", plain(self.message))
+        if self.circumstances:
+            told = tuple((plain(name), plain(value)) for name, value in self.circumstances)
+            force_setattr(self, "circumstances", told)
 
     @property
     def is_fact(self) -> bool:

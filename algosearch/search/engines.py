@@ -144,9 +144,10 @@ def _meaning_of(store: Store | str | None) -> object:
     """Equal for what names one store: a directory by its real path, spelled or left out; an object is itself."""
     if store is not None and not isinstance(store, str):
         return id(store)
-    if store is not None and "://" in store:
+    if store is not None and (store == MEMORY or "://" in store):
         return store
-    path = str(user_directories()[0]) if store is None else os.path.abspath(os.path.expanduser(store))
+    # Absolute already (`Terms`), but for what is no path or nobody's home, and refused by whoever opens it.
+    path = str(user_directories()[0]) if store is None else os.path.expanduser(store)
     real: Milestone[str] = Milestone()
 
     def follow() -> None:

@@ -16,6 +16,7 @@ Invariant: whatever fails, no transaction is left open, and nothing waits longer
 from __future__ import annotations
 
 import contextlib
+import itertools
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
@@ -80,6 +81,9 @@ class Access:
         self._retry_at = 0.0
         """Of `time.monotonic`. Until then nothing is written, or opened again."""
         self._version_seen = -1
+        self._salvaged: dict[str, bytes] | None = None
+        self._immutable = False
+        """How it is read: as in `connect_to_read`."""
 
     @property
     def writable(self) -> bool:
@@ -103,6 +107,7 @@ class Access:
 
     def close(self) -> None:
         """Let go of the file. Harmless if it is not open."""
+        self._salvaged = None
         cache, connection = self._cache, self._connection
         self._cache = self._connection = self._identity = None
         with contextlib.suppress(*TROUBLE):
@@ -176,6 +181,14 @@ class Access:
                 # Those who come next shall not wait as long, one after the other.
                 self.why, self._retry_at = hindrance.again(), time.monotonic() + self._retry_s
         return hindrance.reason
+
+    def salvage(self) -> dict[str, bytes]:
+        """What can be read of a file that is damaged and cannot be begun afresh, row by row: whatever an index says of
+        it, or a page that leads to them. Once for as long as it is open."""
+        if self._salvaged is None:
+            file = self._file
+            self._salvaged = {} if file is None else dict(inspection.salvage(file, immutable=self._immutable))
+        return self._salvaged
 
     def changed(self) -> bool:
         """Whether another connection has committed since `open` or the last call, or the file is another one."""
@@ -292,13 +305,16 @@ class Access:
 
     def _open_to_read(self, file: Path) -> None:
         # Immutable means without any lock, so not if somebody writes to it at this moment.
-        for immutable in (False,) if self.why.kind in ("locked", "gone") else (False, True):
+        immutables = (False,) if self.why.kind in ("locked", "gone") else (False, True)
+        for immutable, cut in itertools.product(immutables, (False, True)):
             try:
+                if inspection.is_new(file):
+                    raise Hindrance("gone", "its file is empty")
                 deadline = time.monotonic() + _READ_S
-                strange = inspection.examine(file, deadline, immutable=immutable)
+                strange = inspection.examine(file, deadline, immutable=immutable, cut=cut)
                 if strange is not None:
                     raise Hindrance("corrupt", strange)
-                connection = connect_to_read(file, timeout_s=_READ_S, immutable=immutable)
+                connection = connect_to_read(file, timeout_s=_READ_S, immutable=immutable, cut=cut)
                 try:
                     connection.execute("SELECT 1 FROM Cache LIMIT 1").fetchall()
                 except BaseException:
@@ -310,7 +326,7 @@ class Access:
                 if cause_of(error).kind == "locked":
                     return
                 continue
-            self._connection = connection
+            self._connection, self._immutable = connection, immutable
             self._identity = inspection.identity_of(file)
             return
 

@@ -194,7 +194,7 @@ class DirectoryStore:
         for path in paths:
             location = str(path)
             shelf = Shelf(
-                path.absolute(),
+                absolute_path(path),
                 clock=self._clock,
                 retry_s=self._retry_s,
                 troubles=Troubles(location),
@@ -215,6 +215,19 @@ class DirectoryStore:
                 return location
         assert unusable is not None, "no path was given"
         raise unusable
+
+
+def absolute_path(path: Path) -> Path:
+    """`path`, seen from the current directory.
+
+    Raises:
+        StoreUnusable: that has been deleted.
+    """
+    try:
+        return path.absolute()
+    except OSError as error:
+        reason = f"it is relative, and there is no current directory: {error}"
+        raise StoreUnusable(str(path), reason, "name it from / on") from error
 
 
 class _Room:

@@ -17,6 +17,9 @@ from algosearch.stores.memory import MemoryStore
 FOLDER: Final = "store-v2"
 """Carries the format (`inspection.FORMAT`), so that versions with different formats do not meet."""
 
+_TEMPORARY: Final = "/tmp"
+"""Named where nothing temporary can be written, not even there."""
+
 _SUPPORTED: Final = f"name a directory, {MEMORY}, or a server: redis://, rediss:// or unix://"
 
 
@@ -79,4 +82,8 @@ def user_directories() -> list[Path]:
     named = platformdirs.user_cache_path("algosearch", appauthor=False)
     # Without a home and without a name in the user data base it is relative: `~/.cache` of whatever directory this is.
     found = [named / FOLDER] if named.is_absolute() else []
-    return [*found, Path(tempfile.gettempdir()) / f"algosearch-{os.geteuid()}" / FOLDER]
+    try:
+        temporary = tempfile.gettempdir()
+    except OSError:  # nothing there can be written: whoever opens a store in the usual place hears why
+        temporary = _TEMPORARY
+    return [*found, Path(temporary) / f"algosearch-{os.geteuid()}" / FOLDER]

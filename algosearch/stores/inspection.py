@@ -84,7 +84,7 @@ def private_directory(path: Path) -> Path:
     try:
         if path.is_symlink() and path.lstat().st_uid not in (user, 0):
             raise Hindrance("unfit", f"{path} is a link that belongs to another user")
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _make(path)
         real = path.resolve(strict=True)
         status = real.stat()
     except FileExistsError:
@@ -101,6 +101,16 @@ def private_directory(path: Path) -> Path:
     if os.path.expandvars(real) != str(real):
         raise Hindrance("unfit", "diskcache would take a part of its name for a variable")
     return real
+
+
+def _make(path: Path) -> None:
+    """A directory and those above it that are not there: each this user's alone, where `Path.mkdir` would let others
+    look into those above. (Among the temporary files the locks of lanes share one, and take none that others see.)"""
+    missing = [each for each in (path, *path.parents) if not each.exists()]
+    for each in reversed(missing):
+        each.mkdir(mode=0o700, exist_ok=True)
+    if not path.is_dir():
+        raise FileExistsError
 
 
 def readable_directory(path: Path) -> Path:
@@ -178,12 +188,12 @@ def alone(directory: Path, deadline: float) -> Iterator[None]:
         os.close(handle)
 
 
-def examine(file: Path, deadline: float, *, immutable: bool = False) -> str | None:
+def examine(file: Path, deadline: float, *, immutable: bool = False, cut: bool = False) -> str | None:
     """What is wrong with a file, in a few words; None if nothing, or if it is not there or empty.
 
     Args:
         deadline: of `time.monotonic`, for somebody who holds it to let go.
-        immutable: as in `connect_to_read`.
+        immutable, cut: as in `connect_to_read`.
 
     Raises:
         Hindrance: it cannot be said (`locked`, …), or it is a newer version's.
@@ -196,7 +206,8 @@ def examine(file: Path, deadline: float, *, immutable: bool = False) -> str | No
     if file.with_name(file.name + "-journal").exists():
         return "a rollback journal lies beside it, which a store never leaves"
     try:
-        connection = connect_to_read(file, timeout_s=max(0.0, deadline - time.monotonic()), immutable=immutable)
+        timeout_s = max(0.0, deadline - time.monotonic())
+        connection = connect_to_read(file, timeout_s=timeout_s, immutable=immutable, cut=cut)
     except sqlite3.Error as error:
         raise hindrance_of(error) from error
     with contextlib.closing(connection):
@@ -307,18 +318,19 @@ def set_aside(file: Path) -> Path:
     return folder
 
 
-def salvage(file: Path) -> Iterator[tuple[str, bytes]]:
+def salvage(file: Path, *, immutable: bool = False) -> Iterator[tuple[str, bytes]]:
     """What can still be read of a damaged file: (key, value) of each row of the shape that we write.
 
     Row by row by number, so that a bad page costs the rows on it and no other; nothing of a file whose schema or
     settings are not ours. What comes is as little trusted as ever.
+
+    Args:
+        immutable: as in `connect_to_read`.
     """
     if not _is_plain(file):
         return
     try:
-        with contextlib.closing(connect_to_read(file, timeout_s=0.0)) as connection:
-            # Else a file shorter than its header says is refused as a whole. Nothing is written all the same.
-            connection.execute("PRAGMA writable_schema = ON")
+        with contextlib.closing(connect_to_read(file, timeout_s=0.0, immutable=immutable, cut=True)) as connection:
             if difference(connection) is not None:
                 return
             for row in range(1, _last_row(connection) + 1):
@@ -331,10 +343,11 @@ def salvage(file: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def _last_row(connection: sqlite3.Connection) -> int:
-    """The number of the last row; where that page is gone, more than there can be."""
-    try:
-        ((last,),) = connection.execute("SELECT max(rowid) FROM Cache").fetchall()
-    except sqlite3.Error:
-        ((pages,),) = connection.execute("PRAGMA page_count").fetchall()
-        last = pages * PAGE_BYTES // _LEAST_BYTES
-    return min(last or 0, _ROWS_SALVAGED)
+    """The number of the last row, or one behind. What the last page says may be damage (of a page that was cut in two
+    the numbers are zeros), and less than there can be on so many pages it need not say."""
+    ((pages,),) = connection.execute("PRAGMA page_count").fetchall()
+    last = int(pages) * PAGE_BYTES // _LEAST_BYTES
+    with contextlib.suppress(sqlite3.Error):
+        ((said,),) = connection.execute("SELECT max(rowid) FROM Cache").fetchall()
+        last = max(last, said or 0)
+    return min(last, _ROWS_SALVAGED)

@@ -39,6 +39,9 @@ FORGOTTEN_S: Final = 86_400.0
 """After so long a lapse tells nothing any more."""
 
 
+_MOST_LAPSES: Final = 1_000_000
+
+
 class Lease(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False, forbid_unknown_fields=True):
     """A claim as it is stored.
 
@@ -92,11 +95,12 @@ def encode_lease(lease: Lease) -> bytes:
 
 
 def decode_lease(raw: bytes | None) -> Lease | None:
-    """The lease in `raw`. None if there is none, or bytes that are none: what cannot be read holds nobody up."""
+    """The lease in `raw`. None if there is none, or bytes that are none: what cannot be read holds nobody up, nor does
+    what no engine writes, such as a lease for ever."""
     if raw is None:
         return None
     try:
         lease = _lease_decoder.decode(raw)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         return None
-    return lease if lease.lapses >= 0 else None
+    return lease if 0 <= lease.lapses <= _MOST_LAPSES and 0 < lease.expiry_s <= FORGOTTEN_S else None

@@ -189,12 +189,22 @@ class Shelf:
             rows = self._access.attempt(lambda: self._access.reader().execute(statement, (last,)).fetchall())
         except TROUBLE as error:
             self._access.note(error)
-            return [], None
+            rows = sorted((name.encode(), raw) for name, raw in self._salvaged(error).items() if name.encode() > last)
+            return self._scanned(rows), None
+        return self._scanned(rows), rows[-1][0] if len(rows) == SCANNED else None
+
+    def _scanned(self, rows: Sequence[tuple[bytes, bytes | None]]) -> Scanned:
         scanned: Scanned = []
         for name, raw in rows:
             digest = name[len(RECORD) :].decode("ascii", "replace")
             scanned.append((digest, self._decoded({RECORD + digest: raw}, digest, None)))
-        return scanned, rows[-1][0] if len(rows) == SCANNED else None
+        return scanned
+
+    def _salvaged(self, error: BaseException) -> dict[str, bytes]:
+        """The records that can still be read, if it was damage that kept a statement about all of them from its end."""
+        if cause_of(error).kind != "corrupt":
+            return {}
+        return {name: raw for name, raw in self._access.salvage().items() if name.startswith(RECORD)}
 
     def delete(self, digests: Sequence[str]) -> int:
         """As `Store.delete`."""
@@ -218,6 +228,8 @@ class Shelf:
             claims = self._access.attempt(self._claims)
         except TROUBLE as error:
             self._access.note(error)
+            salvaged = self._salvaged(error)
+            records, size_bytes = max(records, len(salvaged)), max(size_bytes, sum(map(len, salvaged.values())))
         now_s = self._clock()
         return StoreStatistics(
             location=self._troubles.location,
@@ -238,22 +250,14 @@ class Shelf:
         except sqlite3.Error as error:
             if cause_of(error).kind != "corrupt" or self._access.writable:
                 raise
-            return self._select_each(names)  # it cannot be begun afresh: what can be read of it has to do
+            self._access.note(error)
+            salvaged = self._access.salvage()  # it cannot be begun afresh: what can be read of it has to do
+            return {name: salvaged.get(name) for name in names}
 
     def _select(self, names: Sequence[str]) -> list[tuple[str, bytes | None]]:
         marks = ",".join("?" * len(names))
         statement = f"SELECT key, {_VALUE} FROM Cache WHERE raw = 1 AND key IN ({marks})"
         return self._access.reader().execute(statement, names).fetchall()
-
-    def _select_each(self, names: Sequence[str]) -> dict[str, bytes | None]:
-        rows: dict[str, bytes | None] = {}
-        for name in names:
-            try:
-                rows.update(self._select([name]))
-            except sqlite3.Error as error:
-                self._access.note(error)
-                rows[name] = None
-        return rows
 
     def _decoded(self, rows: dict[str, bytes | None], digest: str, key: Key | None) -> Record | Miss:
         name = RECORD + digest

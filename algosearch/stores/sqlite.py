@@ -29,12 +29,13 @@ def hindrance_of(error: sqlite3.Error) -> Hindrance:
     return Hindrance(_BY_CODE.get(code & 0xFF, "failed"), f"{error} ({name})")
 
 
-def connect_to_read(file: Path, *, timeout_s: float, immutable: bool = False) -> sqlite3.Connection:
+def connect_to_read(file: Path, *, timeout_s: float, immutable: bool = False, cut: bool = False) -> sqlite3.Connection:
     """A connection that cannot write, in this thread.
 
     Args:
         immutable: takes no lock and looks at no log, so that a file can be read on a disk where nothing can be written.
             Only for a file that nobody writes to.
+        cut: a file that is shorter than its header says is read as far as it goes, and not refused as a whole.
 
     Raises:
         sqlite3.Error: it cannot be opened.
@@ -43,6 +44,8 @@ def connect_to_read(file: Path, *, timeout_s: float, immutable: bool = False) ->
     connection = sqlite3.connect(uri, uri=True, timeout=timeout_s, isolation_level=None)
     try:
         distrust(connection)
+        if cut:
+            connection.execute("PRAGMA writable_schema = ON")  # which is what lifts that check; nothing can be written
     except BaseException:
         connection.close()
         raise

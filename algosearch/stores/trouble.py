@@ -51,6 +51,10 @@ _BY_ERRNO: Final[dict[int, Kind]] = {
 }
 
 
+_LONGEST: Final = 1000
+"""Characters of a line."""
+
+
 class Hindrance(Exception):
     """Why something could not be done. Caught within this room."""
 
@@ -90,6 +94,7 @@ class Troubles:
         """One more; the first of each kind is logged as a warning."""
         self._count[kind] += 1
         if kind not in self._first:
+            text = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"  # a key in a file may be megabytes long
             self._first[kind] = text
             logger.warning("store %s: %s", self.location, text)
 

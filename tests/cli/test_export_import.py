@@ -138,6 +138,17 @@ def test_where_no_file_can_be(
     assert said in line
 
 
+@pytest.mark.parametrize("name", ["records", "x" * 250])
+def test_what_a_killed_export_left_is_in_nobodys_way(store: Path, tmp_path: Path, name: str) -> None:
+    """In a container each process may have the same number; and a name with something added may be too long."""
+    file = tmp_path / name
+    if len(name) < 200:
+        (tmp_path / f".{name}.{os.getpid()}.part").touch()
+    before = set(tmp_path.iterdir())
+    exported(file, "--store", store)
+    assert set(tmp_path.iterdir()) - before == {file}
+
+
 def test_a_full_disk_leaves_the_file_as_it_was(store: Path, file: Path, tmp_path: Path) -> None:
     file.write_bytes(b"old")
 

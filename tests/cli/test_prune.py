@@ -136,6 +136,10 @@ def test_for_people(store: Path) -> None:
         (["--older-than", "-1d"], "must be a number"),
         (["--older-than", "1m"], "must be a number"),
         (["--older-than", "²d"], "must be a number"),
+        (["--filter", ""], "--filter = '': must not be empty"),
+        (["--device", ""], "--device = '': must not be empty"),
+        (["--version", " "], "--version = ' ': must not be empty"),
+        (["--older-than", "1s", "--device", " "], "--device = ' ': must not be empty"),
     ],
 )
 def test_what_is_not_understood_deletes_nothing(store: Path, args: list[str], said: str) -> None:

@@ -47,6 +47,11 @@ def test_json_is_one_line_on_stdout(capsys: pytest.CaptureFixture[str]) -> None:
     assert written.out == '{"a":["µ",null]}\n'
 
 
+def test_json_of_a_path_that_is_no_text(capsys: pytest.CaptureFixture[str]) -> None:
+    write_json({"store": "st\udcff", "places": [("\udcff", 1), None]})
+    assert capsys.readouterr().out == '{"store":"st\ufffd","places":[["\ufffd",1],null]}\n'
+
+
 @pytest.fixture
 def logger() -> logging.Logger:
     return logging.getLogger("algosearch.stores")

@@ -19,6 +19,9 @@ from algosearch.backends.simulated import (
 )
 from algosearch.compiler import WORKLOADS
 from algosearch.ops import BatchNormOp, ConvOp, Op
+from algosearch.records import Record
+from algosearch.stores import DirectoryStore
+from algosearch.stores.base import Committed
 from tests.cli.helpers import invoke, the_object, tiny_op, write_ops
 from tests.compiler.independent import LIGHT, count, count_training
 from tests.compiler.onnx_graphs import model, node, value, weight, write
@@ -325,6 +328,32 @@ def test_a_store_that_cannot_be_used_costs_a_warning(ops_file: Path, tmp_path: P
     assert f"not kept: {reason}" in result.stderr.splitlines()
     (warning,) = (line for line in result.stderr.splitlines() if line.startswith("warning: "))
     assert str(tmp_path / "file") in warning
+
+
+def test_a_store_that_keeps_nothing_is_named_in_the_report(
+    ops_file: Path, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It can be opened and read: full, or read-only. Else a job would rely on answers that are not there."""
+
+    async def full(self: DirectoryStore, record: Record, *, after: int) -> Committed:
+        return Committed(record, won=True, kept=False)
+
+    monkeypatch.setattr(DirectoryStore, "commit", full)
+    result = invoke("warm", ops_file, "--json")
+    (reason,) = the_object(result.stdout)["not_kept"]
+    assert reason == f"4 records could not be written to {store}; a warning says why"
+    assert f"not kept: {reason}" in result.stderr.splitlines()
+
+
+def test_a_device_on_which_nothing_is_stored_is_named_in_the_report(
+    ops_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use(monkeypatch, SimulatedBackend(Script(devices=(DeviceScript(incomplete="a part is missing"),))))
+    report = warm(ops_file)
+    assert counts(report)["searched"] == 4
+    (reason,) = report["not_kept"]
+    assert reason.startswith("nothing that simulated on ")
+    assert reason.endswith(" finds is stored: a part is missing")
 
 
 def without_any_op(directory: Path) -> Path:

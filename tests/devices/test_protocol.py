@@ -144,3 +144,14 @@ def test_numbers_that_are_no_times_are_refused() -> None:
         step = Step(side="lane", deed="launch", job=2, limit_s=limit_s)
         with pytest.raises(ProtocolError):
             Frames(TO_PARENT).feed(frame(Began(step)))
+
+
+@pytest.mark.parametrize(
+    "message",
+    [Broke(1, "OSError", "no /opt/\udcff", "…"), Unavailable("cudnn:0", "no /opt/\udcff", "see to it")],
+)
+def test_what_names_a_path_that_is_no_text_is_sent_all_the_same(message: Broke | Unavailable) -> None:
+    """Else nothing would come, and the parent wait until it loses patience."""
+    (received,) = Frames(TO_PARENT).feed(frame(message))
+    assert isinstance(received, type(message))
+    assert "no /opt/\ufffd" in msgspec.structs.astuple(received)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import get_args
 
+import msgspec
 import pytest
 
 from algosearch.records import FACTS, IS_TROUBLE, PRECISE, Failure, FailureKind, Stage, Trial
@@ -44,3 +45,11 @@ def test_a_trial_is_final_if_its_error_is_small_too(
     trial = Trial(algorithm="b/s:a", rank=0, workspace_bytes=0, stage=stage, time_us=time_us, error_us=error_us)
     assert trial.error == pytest.approx(error)
     assert trial.is_final is is_final
+
+
+@pytest.mark.parametrize("words", ["cannot load /opt/\udcff.so", "größer", "plain"])
+def test_the_words_of_a_failure_can_be_written_down(words: str) -> None:
+    """A path may hold bytes that are no text."""
+    failure = Failure("build_failed", words, (("path", words),))
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(failure), type=Failure) == failure
+    assert failure.message == dict(failure.circumstances)["path"] == words.replace("\udcff", "\ufffd")

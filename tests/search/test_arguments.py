@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import pathlib
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from fractions import Fraction
@@ -19,8 +19,10 @@ from algosearch import Policy, open_searcher, select_algo
 from algosearch.backends.simulated import SimulatedBackend, TraceEvent, searches
 from algosearch.errors import AlreadyEntered, InvalidOp, InvalidPolicy, InvalidSetting, UnknownDevice
 from algosearch.search import Searcher
+from algosearch.settings import Isolation
 from algosearch.stores import MemoryStore
 from tests.absurd import Agreeing, Hostile, absurd, endless
+from tests.nowhere import nowhere
 from tests.search.helpers import FAST, scripted, some_op
 
 KNOWN, UNKNOWN = some_op(0), some_op(1)
@@ -194,16 +196,20 @@ def test_names_are_taken_at_what_they_hold(searcher: Searcher) -> None:
 
 
 def test_a_relative_store_where_there_is_no_directory(tmp_path: pathlib.Path) -> None:
-    here = os.getcwd()
-    gone = tmp_path / "gone"
-    gone.mkdir()
-    os.chdir(gone)
-    try:
-        gone.rmdir()
-        with pytest.raises(InvalidSetting, match="no current directory"):
-            open_searcher(store="somewhere")
-    finally:
-        os.chdir(here)
+    with nowhere(tmp_path), pytest.raises(InvalidSetting, match="no current directory"):
+        open_searcher(store="somewhere")
+
+
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+@pytest.mark.parametrize("absolute", [True, False])
+async def test_what_is_not_relative_needs_no_current_directory(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, absolute: bool, isolation: Isolation
+) -> None:
+    store = str(tmp_path / "store") if absolute else "memory:"
+    monkeypatch.setattr(sys, "path", ["", *sys.path])  # as where Python is used interactively
+    with nowhere(tmp_path):
+        async with open_searcher(store=store, backends=[scripted(KNOWN)], isolation=isolation) as searcher:
+            assert (await searcher.select(KNOWN)).algorithm == FAST
 
 
 async def test_one_opening_is_one_block() -> None:

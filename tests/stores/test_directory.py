@@ -15,6 +15,7 @@ import pytest
 
 from algosearch.errors import StoreUnusable
 from algosearch.stores import DirectoryStore, access, disk
+from tests.nowhere import nowhere
 from tests.stores.contract import BytesStoreContract
 from tests.stores.directories import DirectoryHome, database, filled, readable, set_aside, warnings
 from tests.stores.homes import Home, read
@@ -125,6 +126,11 @@ async def test_a_relative_path_stays_where_it_was(tmp_path: Path, monkeypatch: p
     assert (await store.commit(some_record(), after=0)).kept
     await store.aclose()
     assert (tmp_path / "here" / "cache.db").exists()
+
+
+async def test_a_relative_path_where_there_is_no_current_directory(tmp_path: Path) -> None:
+    with nowhere(tmp_path), pytest.raises(StoreUnusable, match="no current directory"):
+        await DirectoryStore("here").open()
 
 
 # -- deleted while open --------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from algosearch.records import Record
+from algosearch.records import Record, wire
 from algosearch.stores import Miss
 from tests.stores.directories import DirectoryHome, filled, readable, set_aside, spoil, warnings
 from tests.stores.homes import read
@@ -29,6 +29,20 @@ async def test_a_file_cut_short_is_no_end(home: DirectoryHome, length: int) -> N
             assert committed.kept
             assert committed.won == (n not in before)
     assert await readable(home, 40) == list(range(40))
+
+
+async def test_a_last_page_of_which_the_beginning_is_left_costs_no_other(home: DirectoryHome) -> None:
+    """What is left of it has zeros for the numbers of its rows, of which the last one is asked first."""
+    await filled(home, 60, trials=2)
+    file = home.path / "cache.db"
+    whole = file.read_bytes()
+    page = whole.index(wire.encode(some_record(59, trials=2))) // 8192 * 8192
+    rows = int.from_bytes(whole[page + 5 : page + 7])
+    """Where in the page they begin."""
+    file.write_bytes(whole[: page + rows].ljust(page + 8192, b"\0") + whole[page + 8192 :])
+    await readable(home, 60)
+    assert len(set_aside(home)) == 1
+    assert 40 < len(await readable(home, 60)) < 60
 
 
 @pytest.mark.parametrize("offset", [0, 16, 60, 100, 4096])

@@ -89,6 +89,36 @@ async def test_a_damaged_file_is_read_as_far_as_it_goes(home: DirectoryHome) -> 
     assert content(home.path) == before
 
 
+@pytest.mark.parametrize("lost", [1, 3000, 8192, 10_000, 60_000])
+async def test_a_file_cut_short_is_read_as_far_as_it_goes(home: DirectoryHome, lost: int) -> None:
+    """Whether it is asked for some records or for all of them; what is cut off may be an index."""
+    await filled(home, 40, trials=12)
+    file = home.path / "cache.db"
+    with file.open("r+b") as handle:
+        handle.truncate(file.stat().st_size - lost)
+    before = content(home.path)
+    store = to_read(home.path)
+    await store.open()
+    answers = await store.get_many([some_key(n) for n in range(40)])
+    found = {answer.key.digest: answer for answer in answers if isinstance(answer, Record)}
+    listed = {digest: answer for digest, answer in await scanned(store) if isinstance(answer, Record)}
+    statistics = await store.statistics()
+    await store.aclose()
+    assert 0 < len(found) < 40
+    assert listed == found
+    assert statistics.records >= len(found)
+    assert statistics.trouble != ()
+    assert content(home.path) == before
+    assert len(await readable(home, 40)) == len(found), "as much as is saved by who may write"
+
+
+async def test_an_empty_file_is_said_to_be_empty(home: DirectoryHome) -> None:
+    home.path.mkdir(mode=0o700)
+    (home.path / "cache.db").touch()
+    with pytest.raises(StoreUnusable, match="its file is empty"):
+        await to_read(home.path).open()
+
+
 async def test_a_file_of_another_program_is_refused_and_left_alone(home: DirectoryHome) -> None:
     await filled(home)
     (home.path / "cache.db").write_bytes(b"not a database, and longer than a header of SQLite" * 9)

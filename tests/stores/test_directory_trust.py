@@ -9,12 +9,13 @@ import stat
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from diskcache import Disk
 
 from algosearch.errors import StoreUnusable
 from algosearch.records import wire
-from algosearch.stores import Miss, access, inspection, sqlite
+from algosearch.stores import Claim, Miss, access, inspection, sqlite
 from algosearch.stores.disk import METADATA, SETTINGS, InlineDisk, PromptCache
 from algosearch.stores.inspection import FORMAT, SCHEMA
 from tests.stores.directories import DirectoryHome, database, filled, readable, set_aside, warnings
@@ -302,3 +303,43 @@ def test_the_disk_knows_text_keys_and_inline_bytes_only(tmp_path: Path) -> None:
     disk.remove("precious")
     assert (tmp_path / "precious").exists()
     assert disk.fetch(2, "precious", None, False) is None
+
+
+@pytest.mark.parametrize("lapses", [-1, 0, 2**64 - 1])
+@pytest.mark.parametrize("expiry_s", [1e9, float("inf"), float("nan"), -1.0, 0.0])
+async def test_a_planted_claim_holds_nobody_up_for_ever(home: DirectoryHome, lapses: int, expiry_s: float) -> None:
+    digest = some_key().digest
+    raw = msgspec.msgpack.encode(["somebody", lapses, "simulated/t:a", home.clock.now_s, expiry_s, False])
+    await filled(home)
+    with database(home.path) as connection:
+        statement = "INSERT INTO Cache(key, raw, mode, value) VALUES (?, 1, 1, ?)"
+        connection.execute(statement, (f"claim:{digest}", raw))
+    async with home.opened() as store:
+        assert await store.holders([digest]) == [None]
+        assert await store.claim(digest, "me", expiry_s=EXPIRY_S) == Claim(digest=digest, owner="me")
+
+
+async def test_a_planted_number_of_lapses_is_no_overflow(home: DirectoryHome) -> None:
+    digest = some_key().digest
+    raw = msgspec.msgpack.encode(["somebody", 2**64 - 1, "", home.clock.now_s - 2 * EXPIRY_S, EXPIRY_S, False])
+    await filled(home)
+    with database(home.path) as connection:
+        statement = "INSERT INTO Cache(key, raw, mode, value) VALUES (?, 1, 1, ?)"
+        connection.execute(statement, (f"claim:{digest}", raw))
+    async with home.opened() as store:
+        assert (await store.claim(digest, "me", expiry_s=EXPIRY_S)).owner == "me"
+
+
+async def test_a_key_of_megabytes_is_no_line_of_megabytes(
+    home: DirectoryHome, caplog: pytest.LogCaptureFixture
+) -> None:
+    await filled(home)
+    with database(home.path) as connection:
+        connection.execute(
+            "INSERT INTO Cache(key, raw, mode, value) VALUES (?, 1, 1, x'00')", ("record:" + "0" * 10**6,)
+        )
+    async with home.opened() as store:
+        assert len(await scanned(store)) == 4
+        (line,) = (await store.statistics()).trouble
+    (warning,) = warnings(caplog)
+    assert max(len(line), len(warning)) < 2000

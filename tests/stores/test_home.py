@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from algosearch.devices.runtime import runtime_directory
 from algosearch.errors import StoreUnusable
 from algosearch.stores import DirectoryStore, MemoryStore, inspection, open_store
 from algosearch.stores.filesystem import FileSystem, file_system_of
@@ -115,6 +117,18 @@ async def test_without_a_home_it_is_among_the_temporary_files(
     assert f"{store.location} is used instead" in caplog.text
 
 
+async def test_a_store_among_the_temporary_files_leaves_room_for_the_locks_of_lanes(
+    bare: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They lie in the same directory, and whoever comes first makes it."""
+    monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null")
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    store = open_store(None)
+    await store.open()
+    await store.aclose()
+    assert runtime_directory() == Path(store.location).parent
+
+
 async def test_where_there_is_no_place_at_all_that_is_said(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (bare / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(bare / "file"))
@@ -123,6 +137,22 @@ async def test_where_there_is_no_place_at_all_that_is_said(bare: Path, monkeypat
     store = open_store(None)
     with pytest.raises(StoreUnusable, match="it cannot be made"):
         await store.open()
+
+
+async def test_where_nothing_temporary_can_be_written_the_usual_place_is_used(
+    bare: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A container whose root is read-only, with a volume for the cache."""
+
+    def none_is_usable() -> str:
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found")
+
+    monkeypatch.setattr(tempfile, "gettempdir", none_is_usable)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(bare / "volume"))
+    store = open_store(None)
+    await store.open()
+    assert store.location == str(bare / "volume" / "algosearch" / FOLDER)
+    await store.aclose()
 
 
 @pytest.fixture

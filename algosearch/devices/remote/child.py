@@ -180,7 +180,7 @@ class Child:
     def _answer(self, number: int, message: ToParent) -> None:
         try:
             self._send(message)
-        except ProtocolError as error:
+        except Exception as error:  # too long, or of what cannot be sent: else the parent would wait in vain
             self._broke(number, error)
 
     def _broke(self, number: int, error: BaseException | None) -> None:

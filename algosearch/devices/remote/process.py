@@ -114,7 +114,7 @@ class ChildProcess:
             raise OSError("it is not known which program Python is here; use isolation='thread'")
         # What this process imports the child imports: its search path is this one's, and the directory in which it is
         # started is not put before it (-P).
-        path = os.pathsep.join(str(entry) or os.getcwd() for entry in sys.path)
+        path = os.pathsep.join(filter(None, (str(entry) or _current_directory() for entry in sys.path)))
         # A process group of its own: what the terminal sends is meant for the parent.
         return subprocess.Popen(
             [sys.executable, "-P", "-m", "algosearch.devices.remote", str(self._end.fileno()), str(os.getpid())],
@@ -157,6 +157,14 @@ class ChildProcess:
         if text:
             self._tail.append(text)
             logger.warning("%s: %s", self._name, text)
+
+
+def _current_directory() -> str:
+    """Empty if it has been deleted: nothing is imported from there."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""
 
 
 def _read(file: int) -> bytes | None:

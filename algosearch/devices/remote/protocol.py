@@ -18,6 +18,7 @@ from algosearch.devices.job import Found, Job, Limits, Side, Step, Worked
 from algosearch.devices.trip import Blame
 from algosearch.ops import Op
 from algosearch.records import Built, Burst, Candidate, Environment, Failure, Listing
+from algosearch.records.plain import plainly
 from algosearch.records.trial import Duration
 
 LONGEST_BYTES: Final = 32 << 20
@@ -217,7 +218,10 @@ def frame(message: ToChild | ToParent) -> bytes:
     Raises:
         ProtocolError: it is too long for that.
     """
-    raw = _encode(message)
+    try:
+        raw = _encode(message)
+    except UnicodeEncodeError:  # an error's text, say, that names a path which is none
+        raw = _encode(plainly(message))
     if len(raw) > LONGEST_BYTES:
         raise ProtocolError(f"a {type(message).__name__} of {len(raw)} bytes is longer than any message")
     return _LENGTH.pack(len(raw)) + raw

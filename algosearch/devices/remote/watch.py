@@ -1,4 +1,9 @@
-"""`Watch`: what a child is doing, and whether that has gone on for too long. On the engine's loop, never a caller's."""
+"""`Watch`: what a child is doing, and whether that has gone on for too long. On the engine's loop, never a caller's.
+
+Time in which this process did not run does not count: whatever stopped it (a scheduler that suspends a job, a container
+that is paused) has stopped the child as well, and then nobody hangs. So the watch looks at the clock every second, and
+takes what it was late by for lost.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +18,9 @@ from algosearch.records import Failure
 _GRACE_S: Final = 0.05
 """What was overdue is looked at again after so long: if this process had been stopped, the child's word that it has
 gone on has not been read yet."""
+_PULSE_S: Final = 1.0
+_LOST_S: Final = 0.5
+"""Less than this is a busy loop's everyday lateness."""
 
 
 class Watch:
@@ -64,7 +72,10 @@ class Watch:
     def look(self) -> None:
         """See to it that the timer wakes when something is due."""
         due = self._due()
-        if due is not None and not self._stopped and (self._timer is None or due < self._timer.when()):
+        if due is None or self._stopped:
+            return
+        due = min(due, self._loop.time() + _PULSE_S)
+        if self._timer is None or due < self._timer.when():
             self._cancel()
             self._timer = self._loop.call_at(due, self._suspect)
 
@@ -80,26 +91,39 @@ class Watch:
 
     def _suspect(self) -> None:
         """Something may be overdue, or what was is done."""
-        self._timer = None
+        self._count_lost_time()
         due = self._due()
         if due is None or due > self._loop.time():
             self.look()
         else:
-            self._timer = self._loop.call_later(_GRACE_S, self._judge, tuple(self._steps.values()), self._heard)
+            suspects = tuple(step for step, _ in self._steps.values())
+            self._timer = self._loop.call_later(_GRACE_S, self._judge, suspects, self._heard)
 
-    def _judge(self, steps: tuple[tuple[Step, float], ...], heard: float) -> None:
-        self._timer = None
+    def _judge(self, suspects: tuple[Step, ...], heard: float) -> None:
+        self._count_lost_time()
         now = self._loop.time()
         for step, due in self._steps.values():
-            if due <= now and any(step is before for before, _ in steps):
+            if due <= now and any(step is before for before in suspects):
                 self.stop()
                 self._on_overdue(f"{step.describe()} took longer than {step.limit_s:g} s", (_blame(step),))
                 return
-        if not self._steps and not steps and self._heard == heard and self._owes():
+        if not self._steps and not suspects and self._heard == heard and self._owes():
             self.stop()
             self._on_overdue(f"its process has said nothing for {self._silent_s:g} s", ())
             return
         self.look()
+
+    def _count_lost_time(self) -> None:
+        """The timer has fired: if it should have long before, nobody was there to see what happened since."""
+        assert self._timer is not None
+        missed, now = self._timer.when(), self._loop.time()
+        self._timer = None
+        if now - missed < _LOST_S:
+            return
+        for side, (step, due) in self._steps.items():
+            began = due - step.limit_s
+            self._steps[side] = step, due + now - min(max(missed, began), now)
+        self._heard += now - min(max(missed, self._heard), now)
 
     def _cancel(self) -> None:
         if self._timer is not None:

@@ -1,0 +1,26 @@
+"""Text that can be written down. A path, a variable of the environment or an error that names one may hold bytes that
+are no UTF-8; Python has them as half characters, which no encoder takes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+
+def plain(text: str) -> str:
+    """`text`, each half character in it replaced."""
+    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def plainly(value: Any) -> Any:
+    """`value` as dicts, lists, text and numbers (and bytes as they are), all text in it plain."""
+    return _plain(msgspec.to_builtins(value, builtin_types=(bytes,)))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, str):
+        return plain(value)
+    if isinstance(value, dict):
+        return {_plain(key): _plain(each) for key, each in value.items()}
+    return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
