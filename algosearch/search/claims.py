@@ -37,7 +37,7 @@ from algosearch.ops import Op
 from algosearch.records import Failure, Key, Record
 from algosearch.records.hindsight import PROCESSES
 from algosearch.search.counts import ClaimCounts
-from algosearch.search.feed import Feed, Waited
+from algosearch.search.feed import Feed, Queue, Waited
 from algosearch.search.tiers import Tiers
 from algosearch.stores.base import Claim
 
@@ -145,9 +145,8 @@ class Claims:
             return True
         while (gone := self._leaving.get(hold.digest)) is not None:
             await gone.wait()
-        seen, seen_at = self._elsewhere.get(hold.digest, (None, 0.0))
-        if seen is not None and monotonic() - seen_at < SEEN_S:
-            hold.holder = seen
+        hold.holder = self.seen_elsewhere(hold.digest)
+        if hold.holder is not None:
             return False
         self._held[hold.digest] = hold
         try:
@@ -178,9 +177,20 @@ class Claims:
             self._note("holders", error)
             return
         now = monotonic()
-        for digest, holder in zip(digests, holders, strict=False):
-            if holder is not None and holder.owner != self.owner:
-                self._elsewhere[digest] = holder, now
+        self._elsewhere = {
+            digest: (holder, now)
+            for digest, holder in zip(digests, holders, strict=False)
+            if holder is not None and holder.owner != self.owner
+        }
+
+    def seen_elsewhere(self, digest: str) -> Claim | None:
+        """Who holds it, as was seen a moment ago."""
+        holder, seen_at = self._elsewhere.get(digest, (None, 0.0))
+        return holder if monotonic() - seen_at < SEEN_S else None
+
+    def listen(self, queue: Queue) -> None:
+        """Bring what is heard of it to this queue, for as long as something is in it."""
+        self._feed.listen(queue)
 
     def give_back(self, hold: Hold) -> None:
         """As the end of a hold's block: soon, in the background."""

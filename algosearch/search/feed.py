@@ -16,7 +16,7 @@ import logging
 import random
 from collections.abc import Sequence
 from time import monotonic
-from typing import Final, Literal
+from typing import Final, Literal, Protocol
 
 import anyio
 from anyio.abc import TaskGroup
@@ -30,6 +30,8 @@ logger = logging.getLogger("algosearch.claims")
 POLL_S: Final = 0.02
 """Between two questions whether anything has changed, on average: each waits between half and one and a half of it, so
 that processes that began together do not ask together."""
+BUSY_S: Final = 0.2
+"""The same while something queues here: who has work of its own is in no hurry to hear of others'."""
 LOOKS: Final = 4
 """So many times in the length of a claim everything is looked at, changed or not: a lapse is no change."""
 LOOK_S: Final = 2.0
@@ -38,6 +40,28 @@ _MOST_DOUBLINGS: Final = 9
 
 Waited = Record | Literal["free", "stuck"]
 """How waiting ends: a newer record; the claim is free; nothing more is to be expected of who has it."""
+
+
+class Queue(Protocol):
+    """What has not come to a device yet: there, too, it is of use to hear what others have found."""
+
+    def __len__(self) -> int: ...
+
+    def among(self, digests: frozenset[str] | None) -> list[Key]:
+        """The keys in it, of these; None for all."""
+        ...
+
+    def heard(self, record: Record) -> None:
+        """Somebody has written a record."""
+        ...
+
+    def freed(self, digest: str) -> None:
+        """Somebody has given a key back, and there is no record."""
+        ...
+
+    def wake(self) -> None:
+        """Some time has passed."""
+        ...
 
 
 class Feed:
@@ -53,6 +77,7 @@ class Feed:
         self._waits: dict[str, _Wait] = {}
         self._unseen: set[str] = set()
         """What nobody has looked at yet, by digest: it may have been committed or given back since it was refused."""
+        self._queue: Queue = _Nothing()
         self._running = False
         self._look_at = 0.0
         """When to look whether or not anything has changed, of `time.monotonic`."""
@@ -66,9 +91,7 @@ class Feed:
         wait = self._waits[key.digest] = _Wait(key, holder, known)
         wait.not_before = wait.since + POLL_S * 2 ** min(refusals - 1, _MOST_DOUBLINGS) if refusals > 1 else 0.0
         self._unseen.add(key.digest)
-        if not self._running:
-            self._running = True
-            self._tasks.start_soon(self._run)
+        self._run_soon()
         try:
             await wait.over.wait()
         finally:
@@ -77,10 +100,21 @@ class Feed:
         assert wait.outcome is not None
         return wait.outcome
 
+    def listen(self, queue: Queue) -> None:
+        """As `Claims.listen`."""
+        self._queue = queue
+        self._run_soon()
+
+    def _run_soon(self) -> None:
+        if not self._running:
+            self._running = True
+            self._tasks.start_soon(self._run)
+
     async def _run(self) -> None:
         try:
-            while self._waits:
-                await anyio.sleep(POLL_S * random.uniform(0.5, 1.5))
+            while self._waits or self._queue:
+                await anyio.sleep((BUSY_S if self._queue else POLL_S) * random.uniform(0.5, 1.5))
+                self._queue.wake()
                 store = self._tiers.store
                 if store is None:
                     for wait in self._waits.values():
@@ -93,7 +127,7 @@ class Feed:
     async def _changed(self, store: Store) -> bool | frozenset[str]:
         """What the store says of changes. Not asked while there is something that nobody has looked at: a store may
         take its time to answer."""
-        if self._unseen and getattr(store, "shared", False):
+        if self._unseen and not self._queue and getattr(store, "shared", False):
             return False
         try:
             return await store.changes()
@@ -109,7 +143,10 @@ class Feed:
         everything = changed is True or (is_due and not getattr(store, "shared", False))
         waits = [wait for wait in self._waits.values() if wait.outcome is None]
         await self._look_at_each(
-            store, [each for each in waits if everything or each.key.digest in known or each.key.digest in unseen]
+            store,
+            [each for each in waits if everything or each.key.digest in known or each.key.digest in unseen],
+            queued=self._queue.among(None if changed is True else known),
+            known=known,
         )
         if everything:
             self._look_at = monotonic() + self._look_s
@@ -123,14 +160,30 @@ class Feed:
                     self._judge(wait, holder)
             await self._look_at_each(store, free)
 
-    async def _look_at_each(self, store: Store, waits: Sequence[_Wait]) -> None:
-        """The records of these, and the claims on those that have none yet."""
-        if not waits:
+    async def _look_at_each(
+        self,
+        store: Store,
+        waits: Sequence[_Wait],
+        *,
+        queued: Sequence[Key] = (),
+        known: frozenset[str] = frozenset(),
+    ) -> None:
+        """The records of these, and the claims on what is waited for and has none yet.
+
+        Args:
+            known: what has changed, of what queues.
+        """
+        if not waits and not queued:
             return
-        answers = await self._tiers.read([wait.key for wait in waits])
-        for wait, answer in zip(waits, answers, strict=True):
+        answers = await self._tiers.read([*(wait.key for wait in waits), *queued])
+        for wait, answer in zip(waits, answers, strict=False):
             if isinstance(answer, Record) and wait.is_news(answer):
                 wait.end(answer)
+        for key, answer in zip(queued, answers[len(waits) :], strict=True):
+            if isinstance(answer, Record):
+                self._queue.heard(answer)
+            elif answer.kind == "absent" and key.digest in known:
+                self._queue.freed(key.digest)
         waits = [wait for wait in waits if wait.outcome is None]
         holders = await self._holders(store, waits) if waits else []
         for wait, holder in zip(waits, holders, strict=True):
@@ -165,6 +218,25 @@ class Feed:
         if not self._broken:
             self._broken = True
             logger.error("the store broke while it was watched", exc_info=error)
+
+
+class _Nothing:
+    """Nothing queues."""
+
+    def __len__(self) -> int:
+        return 0
+
+    def among(self, digests: frozenset[str] | None) -> list[Key]:
+        return []
+
+    def heard(self, record: Record) -> None:
+        pass
+
+    def freed(self, digest: str) -> None:
+        pass
+
+    def wake(self) -> None:
+        pass
 
 
 class _Wait:

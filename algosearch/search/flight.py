@@ -23,7 +23,7 @@ from typing import Final, Literal
 
 import anyio
 
-from algosearch.devices.pool import Pool
+from algosearch.devices.pool import Pool, Turn
 from algosearch.errors import FoundAlone, NoAlgorithm, NotCached, NotCovered, SearchFailed
 from algosearch.ops import Op
 from algosearch.records import (
@@ -72,6 +72,10 @@ class Flight:
         """The newest record known of this key."""
         self.trying = ""
         """What the worker does now, or whom it waits for, for a progress line. Written by the worker's threads."""
+        self.turn: Turn | None = None
+        """Its place in the queue, or at a device, until its task takes it."""
+        self.was_parked = False
+        """Whether it has waited for another process without asking for the claim."""
         self.scope: anyio.CancelScope | None = None
         """Around everything that may be dropped, from the moment that it flies."""
         self._listing_lock: anyio.Lock | None = None

@@ -213,20 +213,18 @@ class ServerStore:
 
     async def claim(self, digest: str, owner: str, *, expiry_s: float, trying: str = "") -> Claim:
         """As `Store.claim`, by the server's clock."""
-        names = [self._names.claims, self._names.news, self._names.record(digest)]
-        facts = (as_bytes(digest), as_bytes(owner), repr(expiry_s), as_bytes(trying), self._now(), self._writer)
+        facts = (as_bytes(digest), as_bytes(owner), repr(expiry_s), as_bytes(trying), self._now())
         with suppress(Hindrance):
-            lease = rules.decode_lease(await self._script("claim", names, *facts))
+            lease = rules.decode_lease(await self._script("claim", [self._names.claims], *facts))
             if lease is not None:
                 return lease.claim(digest)
         return Claim(digest=digest, owner=owner, trying=trying)
 
     async def renew(self, claim: Claim, *, expiry_s: float) -> bool:
         """As `Store.renew`."""
-        names = [self._names.claims, self._names.news]
         facts = (as_bytes(claim.digest), as_bytes(claim.owner), repr(expiry_s), as_bytes(claim.trying), self._now())
         try:
-            return bool(await self._script("renew", names, *facts))
+            return bool(await self._script("renew", [self._names.claims], *facts))
         except Hindrance:
             return True
 
