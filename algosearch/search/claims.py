@@ -24,7 +24,7 @@ import os
 import secrets
 import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from time import monotonic
 from types import TracebackType
@@ -125,6 +125,21 @@ class Claims:
             return await self._feed.wait(key, holder, known, refusals=refusals)
         finally:
             self._elsewhere.pop(key.digest, None)
+
+    def expect(self, key: Key, holder: Claim, known: Record | None, end: Callable[[Waited], None]) -> None:
+        """The same without a task, of a key in a queue that is listened for: `end` is called with the outcome, unless
+        it is forgotten before."""
+
+        def over(outcome: Waited) -> None:
+            self._elsewhere.pop(key.digest, None)
+            end(outcome)
+
+        self.counts.waited += 1
+        self._feed.expect(key, holder, known, over)
+
+    def forget_expected(self, digest: str) -> None:
+        """What `expect` was told, ends otherwise."""
+        self._feed.forget(digest)
 
     async def aclose(self) -> None:
         """Give everything back, within a second. The task group has ended. To be shielded by the caller."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Final, Literal, Protocol
 
@@ -55,14 +55,6 @@ class Queue(Protocol):
         """Somebody has written a record."""
         ...
 
-    def freed(self, digest: str) -> None:
-        """Somebody has given a key back, and there is no record."""
-        ...
-
-    def wake(self) -> None:
-        """Some time has passed."""
-        ...
-
 
 class Feed:
     """Those who wait, and the task that looks for all of them. Lives on the engine's loop, in its task group."""
@@ -88,17 +80,31 @@ class Feed:
 
     async def wait(self, key: Key, holder: Claim, known: Record | None, *, refusals: int) -> Waited:
         """As `Claims.wait`."""
-        wait = self._waits[key.digest] = _Wait(key, holder, known)
+        over: asyncio.Future[Waited] = asyncio.get_running_loop().create_future()
+
+        def end(outcome: Waited) -> None:
+            if not over.done():
+                over.set_result(outcome)
+
+        wait = self._waits[key.digest] = _Wait(key, holder, known, end)
         wait.not_before = wait.since + POLL_S * 2 ** min(refusals - 1, _MOST_DOUBLINGS) if refusals > 1 else 0.0
         self._unseen.add(key.digest)
         self._run_soon()
         try:
-            await wait.over.wait()
+            return await over
         finally:
             if self._waits.get(key.digest) is wait:
                 del self._waits[key.digest]
-        assert wait.outcome is not None
-        return wait.outcome
+
+    def expect(self, key: Key, holder: Claim, known: Record | None, end: Callable[[Waited], None]) -> None:
+        """As `wait`, of what was listened for since it was last looked at: `end` is called, on the loop, with how it
+        ended; never after `forget`."""
+        self._waits[key.digest] = _Wait(key, holder, known, end)
+        self._run_soon()
+
+    def forget(self, digest: str) -> None:
+        """Nobody waits for it any more."""
+        self._waits.pop(digest, None)
 
     def listen(self, queue: Queue) -> None:
         """As `Claims.listen`."""
@@ -114,11 +120,10 @@ class Feed:
         try:
             while self._waits or self._queue:
                 await anyio.sleep((BUSY_S if self._queue else POLL_S) * random.uniform(0.5, 1.5))
-                self._queue.wake()
                 store = self._tiers.store
                 if store is None:
-                    for wait in self._waits.values():
-                        wait.end("stuck")
+                    for wait in tuple(self._waits.values()):
+                        self._end(wait, "stuck")
                 else:
                     await self._look(store, await self._changed(store))
         finally:
@@ -141,18 +146,17 @@ class Feed:
         known = changed if isinstance(changed, frozenset) else frozenset[str]()
         is_due = monotonic() >= self._look_at
         everything = changed is True or (is_due and not getattr(store, "shared", False))
-        waits = [wait for wait in self._waits.values() if wait.outcome is None]
+        waits = list(self._waits.values())
         await self._look_at_each(
             store,
             [each for each in waits if everything or each.key.digest in known or each.key.digest in unseen],
             queued=self._queue.among(None if changed is True else known),
-            known=known,
         )
         if everything:
             self._look_at = monotonic() + self._look_s
         elif is_due:  # what is committed is told; only whose claims have lapsed is not
             self._look_at = monotonic() + self._look_s
-            waits = [wait for wait in waits if wait.outcome is None]
+            waits = self._going_on(waits)
             holders = await self._holders(store, waits)
             free = [wait for wait, holder in zip(waits, holders, strict=True) if holder is None]
             for wait, holder in zip(waits, holders, strict=True):
@@ -160,31 +164,21 @@ class Feed:
                     self._judge(wait, holder)
             await self._look_at_each(store, free)
 
-    async def _look_at_each(
-        self,
-        store: Store,
-        waits: Sequence[_Wait],
-        *,
-        queued: Sequence[Key] = (),
-        known: frozenset[str] = frozenset(),
-    ) -> None:
-        """The records of these, and the claims on what is waited for and has none yet.
+    def _going_on(self, waits: Sequence[_Wait]) -> list[_Wait]:
+        return [wait for wait in waits if self._waits.get(wait.key.digest) is wait]
 
-        Args:
-            known: what has changed, of what queues.
-        """
+    async def _look_at_each(self, store: Store, waits: Sequence[_Wait], *, queued: Sequence[Key] = ()) -> None:
+        """The records of these, and the claims on what is waited for and has none yet."""
         if not waits and not queued:
             return
         answers = await self._tiers.read([*(wait.key for wait in waits), *queued])
         for wait, answer in zip(waits, answers, strict=False):
             if isinstance(answer, Record) and wait.is_news(answer):
-                wait.end(answer)
-        for key, answer in zip(queued, answers[len(waits) :], strict=True):
+                self._end(wait, answer)
+        for answer in answers[len(waits) :]:
             if isinstance(answer, Record):
                 self._queue.heard(answer)
-            elif answer.kind == "absent" and key.digest in known:
-                self._queue.freed(key.digest)
-        waits = [wait for wait in waits if wait.outcome is None]
+        waits = self._going_on(waits)
         holders = await self._holders(store, waits) if waits else []
         for wait, holder in zip(waits, holders, strict=True):
             self._judge(wait, holder)
@@ -205,14 +199,20 @@ class Feed:
         now = monotonic()
         if holder is None or holder.owner == self._owner:
             if now >= wait.not_before:
-                wait.end("free")
+                self._end(wait, "free")
         elif holder != wait.holder:
             if holder.lapses != wait.holder.lapses:
-                wait.end("free")  # another owner: to ask again tells whether this key is to be waited for at all
+                self._end(wait, "free")  # another owner: to ask again tells whether this key is to be waited for at all
             wait.holder, wait.since = holder, now
         elif now >= wait.since + self._patience_s:
             logger.warning("%r shows no progress since %.0f s; searching beside it", holder.owner, now - wait.since)
-            wait.end("stuck")
+            self._end(wait, "stuck")
+
+    def _end(self, wait: _Wait, outcome: Waited) -> None:
+        """It is over, once."""
+        if self._waits.get(wait.key.digest) is wait:
+            del self._waits[wait.key.digest]
+            wait.end(outcome)
 
     def _note(self, error: Exception) -> None:
         if not self._broken:
@@ -232,33 +232,21 @@ class _Nothing:
     def heard(self, record: Record) -> None:
         pass
 
-    def freed(self, digest: str) -> None:
-        pass
-
-    def wake(self) -> None:
-        pass
-
 
 class _Wait:
     """One key that somebody waits for."""
 
-    def __init__(self, key: Key, holder: Claim, known: Record | None) -> None:
+    def __init__(self, key: Key, holder: Claim, known: Record | None, end: Callable[[Waited], None]) -> None:
         self.key = key
+        self.end = end
+        """Told how it ended."""
         self.holder = holder
         self.since = monotonic()
         """When this claim was first seen like this."""
         self.not_before = 0.0
         """When to believe that it is free."""
-        self.over = asyncio.Event()
-        self.outcome: Waited | None = None
         self._known = (-1, -1) if known is None else (known.generation, known.revision)
 
     def is_news(self, record: Record) -> bool:
         """Whether it tells more than what was known."""
         return (record.generation, record.revision) > self._known
-
-    def end(self, outcome: Waited) -> None:
-        """It is over, once."""
-        if self.outcome is None:
-            self.outcome = outcome
-            self.over.set()

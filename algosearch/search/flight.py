@@ -74,8 +74,10 @@ class Flight:
         """What the worker does now, or whom it waits for, for a progress line. Written by the worker's threads."""
         self.turn: Turn | None = None
         """Its place in the queue, or at a device, until its task takes it."""
-        self.was_parked = False
-        """Whether it has waited for another process without asking for the claim."""
+        self.expects = False
+        """Whether it waits for another process without a task."""
+        self.stuck = False
+        """Whether nothing is to be expected of who holds the claim: it is searched beside them."""
         self.scope: anyio.CancelScope | None = None
         """Around everything that may be dropped, from the moment that it flies."""
         self._listing_lock: anyio.Lock | None = None

@@ -3,8 +3,8 @@
 Where many processes search the same keys, most of what queues is held or done by others before its turn comes. To find
 that out one claim at a time would be most of what a thousand ranks ask of their server, and a task for each most of
 what it costs them. So a flight has none until its turn has come; the feed hears of records and brings them here; and
-whoever is refused one claim looks in one trip whose claims there are on all that queue. A key that was seen to be
-another's is waited for without a task, once and for `SEEN_S`; after that it is asked for, and waited for with patience.
+whoever is refused one claim looks in one trip whose claims there are on all that queue. What was seen to be another's
+is waited for without a task as well.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from anyio.abc import TaskGroup
 
 from algosearch.devices.pool import Turn
 from algosearch.records import Key, Record
-from algosearch.search.claims import SEEN_S, Claims, shown
+from algosearch.search.claims import Claims, shown
+from algosearch.search.feed import Waited
 from algosearch.search.flight import Flight
 from algosearch.search.tiers import Tiers
 
-PAUSE_S: Final = 0.5
+PAUSE_S: Final = 0.1
 """The least between two looks."""
 
 
@@ -49,9 +50,7 @@ class Lookout:
         self._fly = fly
         self._land = land
         self._flights: dict[str, Flight] = {}
-        """By digest: all that have no task."""
-        self._parked: dict[str, float] = {}
-        """Of those, who is another's; and until when that is believed, of `time.monotonic`."""
+        """By digest: all that are in the queue of a pool."""
         self._looked_at = 0.0
 
     def __len__(self) -> int:
@@ -68,7 +67,9 @@ class Lookout:
         """It has ended, wherever it was."""
         if self._flights.get(flight.key.digest) is flight:
             del self._flights[flight.key.digest]
-            self._parked.pop(flight.key.digest, None)
+        if flight.expects:
+            flight.expects = False
+            self._claims.forget_expected(flight.key.digest)
         turn, flight.turn = flight.turn, None
         if turn is not None:
             flight.pool.give_back(turn)
@@ -79,24 +80,36 @@ class Lookout:
             return
         self._looked_at = float("inf")
         try:
-            await self._claims.look_around([digest for digest in self._flights if digest not in self._parked])
+            await self._claims.look_around(tuple(self._flights))
         finally:
             self._looked_at = monotonic()
 
     def _called(self, flight: Flight, turn: Turn) -> bool:
         digest = flight.key.digest
+        del self._flights[digest]
         holder = self._claims.seen_elsewhere(digest)
-        if holder is not None and turn.worker is not None and not flight.was_parked:
-            self._claims.counts.waited += 1
-            self._parked[digest] = monotonic() + SEEN_S
-            flight.was_parked = True
+        if holder is not None and turn.worker is not None and not flight.stuck:
+            flight.expects = True
             flight.move("elsewhere")
             flight.note_trying(f"waiting for {shown(holder.owner)}")
+            self._claims.expect(flight.key, holder, flight.record, partial(self._over, flight))
             return False
-        del self._flights[digest]
         flight.turn = turn
         self._tasks.start_soon(self._fly, flight)
         return True
+
+    def _over(self, flight: Flight, outcome: Waited) -> None:
+        """Who had it has found something, or has let go of it, or will never do either."""
+        flight.expects = False
+        flight.stuck = outcome == "stuck"
+        flight.note_trying("")
+        if isinstance(outcome, Record):
+            flight.learned(outcome, "store")
+            if flight.is_idle:
+                self._land(flight)
+                return
+        flight.move("queued")
+        self.line_up(flight)
 
     # -- for the feed ------------------------------------------------------------------------------------------------
 
@@ -113,21 +126,3 @@ class Lookout:
             flight.learned(record, "store")
             if flight.is_idle:
                 self._land(flight)
-
-    def freed(self, digest: str) -> None:
-        """Somebody has given a key back, and there is no record."""
-        if digest in self._parked:
-            self._unpark(digest)
-
-    def wake(self) -> None:
-        """Ask for what was believed to be another's for long enough."""
-        now = monotonic()
-        for digest in [digest for digest, until in self._parked.items() if now >= until]:
-            self._unpark(digest)
-
-    def _unpark(self, digest: str) -> None:
-        del self._parked[digest]
-        flight = self._flights[digest]
-        flight.move("queued")
-        flight.note_trying("")
-        self.line_up(flight)

@@ -29,7 +29,6 @@ from algosearch.ops import Op, canonical
 from algosearch.records import Environment, Key, Policy, Provenance, Record, Search, SearchMode, Trials, not_to_try
 from algosearch.search.claims import Claims, Hold, shown
 from algosearch.search.counts import Counts
-from algosearch.search.feed import Waited
 from algosearch.search.flight import Flight
 from algosearch.search.inquiry import Inquiry
 from algosearch.search.lookout import Lookout
@@ -229,26 +228,26 @@ class Tower:
         if flight.state == "reading":
             flight.move("queued")
             await self._ask_for_candidates(flight)
-        refusals, alone = 0, not flight.storable
+        refusals = 0
         while flight.wanted() is not None:
-            with self.claims.on(flight.key.digest, alone=alone) as hold:
+            with self.claims.on(flight.key.digest, alone=flight.stuck or not flight.storable) as hold:
                 if await self._search_in_turn(flight, hold) or flight.ended:
                     return
             refusals += 1
-            alone = await self._wait_elsewhere(flight, hold, refusals) == "stuck"
+            await self._wait_elsewhere(flight, hold, refusals)
 
-    async def _wait_elsewhere(self, flight: Flight, hold: Hold, refusals: int) -> Waited:
+    async def _wait_elsewhere(self, flight: Flight, hold: Hold, refusals: int) -> None:
         """Another process searches it: whatever it finds is learned, and the flight queues again."""
         assert hold.holder is not None
         flight.move("elsewhere")
         flight.note_trying(f"waiting for {shown(hold.holder.owner)}")
         waited = await self.claims.wait(flight.key, hold.holder, flight.record, refusals=refusals)
+        flight.stuck = waited == "stuck"
         if not flight.ended:
             flight.note_trying("")
             if isinstance(waited, Record):
                 flight.learned(waited, "store")
             flight.move("queued")
-        return waited
 
     async def _search_in_turn(self, flight: Flight, hold: Hold) -> bool:
         """Wait for a turn and use it. False if the key is another process's: the turn goes to the next key at once."""

@@ -66,6 +66,8 @@ class Link:
         """When it last answered, of `time.monotonic`."""
         self.calls = 0
         """How many were made, each one trip."""
+        self.lag_s = 0.0
+        """What a call took lately."""
         self._address = address
         self._born = born
         self._troubles = troubles
@@ -145,7 +147,10 @@ class Link:
         """
         if not self.up or self._closed:
             raise Hindrance("unreachable", "the server cannot be reached").again()
-        return await self._finished(self._guarded(self._client, call, self._address.timeout_s))
+        began = monotonic()
+        answer = await self._finished(self._guarded(self._client, call, self._address.timeout_s))
+        self.lag_s += (monotonic() - began - self.lag_s) / 8
+        return answer
 
     async def wait_for_news(self, stream: str, after: str, wait_s: float) -> tuple[str, list[dict[bytes, bytes]]]:
         """What was announced after `after`, waited for if there is nothing yet; and after which to go on.

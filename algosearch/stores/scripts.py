@@ -39,7 +39,7 @@ local function read(hash, digest)
 end
 local function in_force(l, t) return math.abs(t - l[4]) < l[5] end
 local function announce(news, digest, writer)
-  redis.call('XADD', news, 'MAXLEN', '~', {NEWS_KEPT}, '*', 'd', digest, 'w', writer)
+  redis.call('XADD', news, 'MAXLEN', '~', {NEWS_KEPT}, '*', writer, digest)
 end
 """
 

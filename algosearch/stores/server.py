@@ -46,6 +46,10 @@ PAGE: Final = 64
 """Records a step of a scan."""
 GATHER_S: Final = 0.1
 """Between two looks at the news, on average: whatever was committed meanwhile is one wake-up."""
+LAGS: Final = 10
+"""The same in calls: a server that a thousand ranks keep busy answers late, and is asked less often for it."""
+LONGEST_GATHER_S: Final = 1.0
+"""The longest that this makes of it."""
 NEWS_S: Final = 0.25
 """How long `changes` waits for the first news."""
 GRACE_S: Final = 2.0
@@ -266,7 +270,8 @@ class ServerStore:
         link = self._link
         if link is None:
             return False
-        await asyncio.sleep(self._heard_at + self._gather_s * random.uniform(0.5, 1.5) - monotonic())
+        pause_s = max(self._gather_s, min(link.lag_s * LAGS, LONGEST_GATHER_S))
+        await asyncio.sleep(self._heard_at + pause_s * random.uniform(0.5, 1.5) - monotonic())
         wait_s, deadline = self._news_s, monotonic() + self._news_s
         digests: set[str] = set()
         while not digests and not self._missed and wait_s > 0:
@@ -274,7 +279,8 @@ class ServerStore:
                 self._after, heard = await link.wait_for_news(self._names.news, self._after, wait_s)
             except Hindrance:
                 break
-            others = [entry.get(b"d", b"") for entry in heard if entry.get(b"w") != self._writer.encode()]
+            writer = self._writer.encode()
+            others = [digest for entry in heard for who, digest in entry.items() if who != writer]
             digests.update(digest.decode("ascii", "replace") for digest in others)
             wait_s = deadline - monotonic()
         self._heard_at = monotonic()
