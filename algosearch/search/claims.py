@@ -212,7 +212,7 @@ class Claims:
         if self._held.get(hold.digest) is hold:
             self.forget(hold)
             self._leaving[hold.digest] = asyncio.Event()
-            self._keep_house_soon()
+            self._tasks.start_soon(self._let_go, hold.digest)
 
     def forget(self, hold: Hold) -> None:
         """It is not ours any more, or to be left as it is."""
@@ -244,24 +244,20 @@ class Claims:
             self._tasks.start_soon(self._keep_house)
 
     async def _keep_house(self) -> None:
-        """Renew, write down and give back, until nothing is held."""
+        """Renew and write down, until nothing is held. A launch may wait for it: nothing else is done here."""
         try:
-            while self._held or self._leaving:
+            while self._held:
                 due = min((hold.beat_at for hold in self._held.values()), default=monotonic())
                 if not self._woken.is_set():
                     with anyio.move_on_after(due - monotonic()):
                         await self._woken.wait()
                 self._woken.clear()
-                # Who is due soon is renewed with those who are due. A launch may wait for it, so this comes first.
+                # Who is due soon is renewed with those who are due.
                 soon = monotonic() + self._expiry_s / BEATS / 2
                 is_due = monotonic() >= due
                 for hold in tuple(self._held.values()):
                     if hold.unwritten or (is_due and hold.beat_at <= soon):
                         await self._renew(hold)
-                for digest, gone in tuple(self._leaving.items()):
-                    await self._release(digest)
-                    self._leaving.pop(digest, None)
-                    gone.set()
         finally:
             self._keeping_house = False
 
@@ -286,6 +282,12 @@ class Claims:
         finally:
             for each in written:
                 each.set()
+
+    async def _let_go(self, digest: str) -> None:
+        await self._release(digest)
+        gone = self._leaving.pop(digest, None)
+        if gone is not None:
+            gone.set()
 
     async def _release(self, digest: str) -> None:
         store = self._tiers.store
