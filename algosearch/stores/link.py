@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from algosearch.stores import scripts
 from algosearch.stores.address import ServerAddress
-from algosearch.stores.trouble import Hindrance, Kind, Troubles
+from algosearch.stores.mishap import hindrance_of
+from algosearch.stores.trouble import Hindrance, Troubles
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -236,35 +237,10 @@ class Link:
             async with asyncio.timeout(timeout_s):
                 answer = await call(client)
         except (RedisError, OSError, TimeoutError, ValueError) as error:  # ValueError: bytes that are no protocol
-            hindrance = _hindrance_of(error, timeout_s)
+            hindrance = hindrance_of(error, timeout_s, self._address)
             if hindrance.kind in ("unreachable", "refused"):
                 self.up = False
-            self._troubles.note(hindrance.kind, hindrance.reason)
+            self._troubles.note(hindrance.kind, f"{hindrance.reason}; {hindrance.remedy}")
             raise hindrance from None
         self.up_at = monotonic()
         return answer
-
-
-def _hindrance_of(error: Exception, timeout_s: float) -> Hindrance:
-    from redis import exceptions
-
-    if isinstance(error, TimeoutError | exceptions.TimeoutError):
-        return Hindrance("unreachable", f"the server did not answer within {timeout_s:g} s")
-    reason = f"{error}"[:200] or type(error).__name__
-    kinds: tuple[tuple[type[Exception], Kind], ...] = (
-        (exceptions.AuthenticationError, "refused"),
-        (exceptions.AuthorizationError, "refused"),
-        (exceptions.NoPermissionError, "refused"),
-        (exceptions.OutOfMemoryError, "full"),
-        (exceptions.ReadOnlyError, "read_only"),
-    )
-    for kind_of_error, kind in kinds:
-        if isinstance(error, kind_of_error):
-            return Hindrance(kind, reason)
-    if isinstance(error, exceptions.ResponseError):
-        # An error within a script has its own class in its text; MISCONF: the server cannot write to its disk.
-        for word, kind in (("OOM", "full"), ("READONLY", "read_only"), ("MISCONF", "full"), ("NOAUTH", "refused")):
-            if word in reason:
-                return Hindrance(kind, reason)
-        return Hindrance("failed", reason)
-    return Hindrance("unreachable", reason)
