@@ -51,8 +51,6 @@ PATIENCE_S: Final = 120.0
 """How long to wait for somebody who keeps a claim alive and shows no progress, before the key is searched beside it."""
 WRITE_S: Final = 0.25
 """How long a launch waits until it is written down."""
-SEEN_S: Final = 2.0
-"""How long who was seen to hold a claim is taken to hold it still."""
 FAREWELL_S: Final = 1.0
 """The same for giving back what is held in the end."""
 SUSPICION: Final = 2
@@ -81,9 +79,8 @@ class Claims:
         self._tasks = tasks
         self._loop = asyncio.get_running_loop()
         self._expiry_s = expiry_s
-        self._feed = Feed(tiers, tasks, owner=self.owner, expiry_s=expiry_s, patience_s=patience_s)
-        self._elsewhere: dict[str, tuple[Claim, float]] = {}
-        """Whose claims were seen on what is queued here, and when: of a store that many share."""
+        how = {"expiry_s": expiry_s, "patience_s": patience_s}
+        self._feed = Feed(tiers, tasks, owner=self.owner, counts=self.counts, **how)
         self._held: dict[str, Hold] = {}
         """By digest, from the moment that it is asked for. Invariant: what this engine may own in the store is here or
         among what it gives back."""
@@ -121,21 +118,13 @@ class Claims:
         Cancellation: nothing is left of it.
         """
         self.counts.waited += refusals == 1
-        try:
-            return await self._feed.wait(key, holder, known, refusals=refusals)
-        finally:
-            self._elsewhere.pop(key.digest, None)
+        return await self._feed.wait(key, holder, known, refusals=refusals)
 
     def expect(self, key: Key, holder: Claim, known: Record | None, end: Callable[[Waited], None]) -> None:
         """The same without a task, of a key in a queue that is listened for: `end` is called with the outcome, unless
         it is forgotten before."""
-
-        def over(outcome: Waited) -> None:
-            self._elsewhere.pop(key.digest, None)
-            end(outcome)
-
         self.counts.waited += 1
-        self._feed.expect(key, holder, known, over)
+        self._feed.expect(key, holder, known, end)
 
     def forget_expected(self, digest: str) -> None:
         """What `expect` was told, ends otherwise."""
@@ -160,9 +149,6 @@ class Claims:
             return True
         while (gone := self._leaving.get(hold.digest)) is not None:
             await gone.wait()
-        hold.holder = self.seen_elsewhere(hold.digest)
-        if hold.holder is not None:
-            return False
         self._held[hold.digest] = hold
         try:
             claim = await store.claim(hold.digest, self.owner, expiry_s=self._expiry_s)
@@ -183,25 +169,19 @@ class Claims:
         self._keep_house_soon()
         return True
 
-    async def look_around(self, digests: Sequence[str]) -> None:
-        """See in one trip who has these, so that what others have is not even asked for when its turn comes."""
+    async def of_others(self, digests: Sequence[str]) -> dict[str, Claim]:
+        """In one trip, by digest, what others hold of these."""
         store = self._tiers.store
         try:
             holders = await store.holders(digests) if store is not None and digests else []
         except Exception as error:  # as in `take`
             self._note("holders", error)
-            return
-        now = monotonic()
-        self._elsewhere = {
-            digest: (holder, now)
+            return {}
+        return {
+            digest: holder
             for digest, holder in zip(digests, holders, strict=False)
             if holder is not None and holder.owner != self.owner
         }
-
-    def seen_elsewhere(self, digest: str) -> Claim | None:
-        """Who holds it, as was seen a moment ago."""
-        holder, seen_at = self._elsewhere.get(digest, (None, 0.0))
-        return holder if monotonic() - seen_at < SEEN_S else None
 
     def listen(self, queue: Queue) -> None:
         """Bring what is heard of it to this queue, for as long as something is in it."""

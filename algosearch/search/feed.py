@@ -22,6 +22,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from algosearch.records import Key, Record
+from algosearch.search.counts import ClaimCounts
 from algosearch.search.tiers import Tiers
 from algosearch.stores.base import Claim, Store
 
@@ -59,10 +60,20 @@ class Queue(Protocol):
 class Feed:
     """Those who wait, and the task that looks for all of them. Lives on the engine's loop, in its task group."""
 
-    def __init__(self, tiers: Tiers, tasks: TaskGroup, *, owner: str, expiry_s: float, patience_s: float) -> None:
+    def __init__(
+        self,
+        tiers: Tiers,
+        tasks: TaskGroup,
+        *,
+        owner: str,
+        counts: ClaimCounts,
+        expiry_s: float,
+        patience_s: float,
+    ) -> None:
         self._tiers = tiers
         self._tasks = tasks
         self._owner = owner
+        self._counts = counts
         self._expiry_s = expiry_s
         self._patience_s = patience_s
         self._look_s = min(expiry_s / LOOKS, LOOK_S)
@@ -212,6 +223,7 @@ class Feed:
         """It is over, once."""
         if self._waits.get(wait.key.digest) is wait:
             del self._waits[wait.key.digest]
+            self._counts.longest_wait_s = max(self._counts.longest_wait_s, monotonic() - wait.began)
             wait.end(outcome)
 
     def _note(self, error: Exception) -> None:
@@ -241,7 +253,7 @@ class _Wait:
         self.end = end
         """Told how it ended."""
         self.holder = holder
-        self.since = monotonic()
+        self.began = self.since = monotonic()
         """When this claim was first seen like this."""
         self.not_before = 0.0
         """When to believe that it is free."""

@@ -22,9 +22,12 @@ from algosearch.search.claims import Claims, shown
 from algosearch.search.feed import Waited
 from algosearch.search.flight import Flight
 from algosearch.search.tiers import Tiers
+from algosearch.stores.base import Claim
 
 PAUSE_S: Final = 0.1
 """The least between two looks."""
+SEEN_S: Final = 2.0
+"""How long who was seen to hold a claim is taken to hold it still."""
 
 
 class Lookout:
@@ -51,6 +54,8 @@ class Lookout:
         self._land = land
         self._flights: dict[str, Flight] = {}
         """By digest: all that are in the queue of a pool."""
+        self._elsewhere: dict[str, Claim] = {}
+        """Whose claims were seen on what is queued here."""
         self._looked_at = 0.0
 
     def __len__(self) -> int:
@@ -80,14 +85,15 @@ class Lookout:
             return
         self._looked_at = float("inf")
         try:
-            await self._claims.look_around(tuple(self._flights))
+            self._elsewhere = await self._claims.of_others(tuple(self._flights))
         finally:
             self._looked_at = monotonic()
 
     def _called(self, flight: Flight, turn: Turn) -> bool:
         digest = flight.key.digest
         del self._flights[digest]
-        holder = self._claims.seen_elsewhere(digest)
+        seen_for_s = monotonic() - self._looked_at
+        holder = self._elsewhere.pop(digest, None) if seen_for_s < SEEN_S else None
         if holder is not None and turn.worker is not None and not flight.stuck:
             flight.expects = True
             flight.move("elsewhere")

@@ -15,8 +15,6 @@ without asking, and tells afterwards what was missed.
 
 from __future__ import annotations
 
-import asyncio
-import random
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -31,6 +29,7 @@ from algosearch.stores import rules
 from algosearch.stores.address import ServerAddress
 from algosearch.stores.base import Claim, Committed, Miss, StoreStatistics
 from algosearch.stores.layout import Names, as_bytes, record_in, tag_of
+from algosearch.stores.news import GATHER_S, NEWS_S, News
 from algosearch.stores.scripts import TAG_BYTES
 from algosearch.stores.trouble import Hindrance, Troubles
 
@@ -44,14 +43,6 @@ CHUNK: Final = 256
 """Records a trip, so that no reply holds the server up for long."""
 PAGE: Final = 64
 """Records a step of a scan."""
-GATHER_S: Final = 0.1
-"""Between two looks at the news, on average: whatever was committed meanwhile is one wake-up."""
-LAGS: Final = 10
-"""The same in calls: a server that a thousand ranks keep busy answers late, and is asked less often for it."""
-LONGEST_GATHER_S: Final = 1.0
-"""The longest that this makes of it."""
-NEWS_S: Final = 0.25
-"""How long `changes` waits for the first news."""
 GRACE_S: Final = 2.0
 """So long after it was last heard, a server that is away is taken for one that is restarted: who was seen to hold a
 claim holds it still, instead of everybody searching everything at once."""
@@ -104,11 +95,7 @@ class ServerStore:
     def _reset(self) -> None:
         self._link: Link | None = None
         self._writable = True
-        self._after = "0-0"
-        """The news that was last heard."""
-        self._missed = False
-        """There may be news that were never heard."""
-        self._heard_at = 0.0
+        self._news = News(self._names.news, self._writer, gather_s=self._gather_s, news_s=self._news_s)
         self._holders: dict[str, Claim] = {}
         """As they were last seen, of those that were last asked for."""
 
@@ -153,7 +140,7 @@ class ServerStore:
         )
         try:
             await link.open()
-            self._after = await self._last_news()
+            await self._news.begin(link)
         except BaseException:
             await self.aclose()
             raise
@@ -265,27 +252,8 @@ class ServerStore:
         return held
 
     async def changes(self) -> bool | frozenset[str]:
-        """As `Store.changes`: the digests that others wrote. The first news is waited for, `NEWS_S` at most; between
-        two looks pass `GATHER_S`, so that it is one wake-up for all that was written meanwhile."""
-        link = self._link
-        if link is None:
-            return False
-        pause_s = max(self._gather_s, min(link.lag_s * LAGS, LONGEST_GATHER_S))
-        await asyncio.sleep(self._heard_at + pause_s * random.uniform(0.5, 1.5) - monotonic())
-        wait_s, deadline = self._news_s, monotonic() + self._news_s
-        digests: set[str] = set()
-        while not digests and not self._missed and wait_s > 0:
-            try:
-                self._after, heard = await link.wait_for_news(self._names.news, self._after, wait_s)
-            except Hindrance:
-                break
-            writer = self._writer.encode()
-            others = [digest for entry in heard for who, digest in entry.items() if who != writer]
-            digests.update(digest.decode("ascii", "replace") for digest in others)
-            wait_s = deadline - monotonic()
-        self._heard_at = monotonic()
-        missed, self._missed = self._missed, False
-        return missed or frozenset(digests)
+        """As `Store.changes`, of the news."""
+        return False if self._link is None else await self._news.heard(self._link)
 
     async def scan(self) -> AsyncIterator[tuple[str, Record | Miss]]:
         """As `Store.scan`, a page of the index a step."""
@@ -364,16 +332,8 @@ class ServerStore:
         page: list[bytes] = await self._do(lambda client: client.zrangebylex(self._names.index, low, "+", 0, count))
         return page
 
-    async def _last_news(self) -> str:
-        try:
-            last = await self._do(lambda client: client.xrevrange(self._names.news, count=1))
-        except Hindrance:
-            self._missed = True
-            return "0-0"
-        return last[0][0].decode("ascii", "replace") if last else "0-0"
-
     def _returned(self) -> None:
-        self._missed = True
+        self._news.missed = True
         self.on_return()
 
     def _now(self) -> str:

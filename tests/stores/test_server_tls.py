@@ -132,7 +132,7 @@ async def test_a_server_that_speaks_tls_itself(papers: Papers, tmp_path: Path) -
     if program("redis") is None:
         pytest.skip("redis-server is not installed")
     port = free_port()
-    options = ("--tls-port", str(port), "--tls-cert-file", str(papers.server), "--tls-key-file")
+    options: tuple[str, ...] = ("--tls-port", str(port), "--tls-cert-file", str(papers.server), "--tls-key-file")
     options += (str(papers.server.with_suffix(".key")), "--tls-ca-cert-file", str(papers.ca))
     with tempfile.TemporaryDirectory() as directory, running(Path(directory), kind="redis", options=options):
         await keeps(f"rediss://127.0.0.1:{port}?ca={papers.ca}&{papers.as_client}")
