@@ -16,11 +16,12 @@ import asyncio
 import logging
 import random
 import secrets
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
+from hashlib import sha1
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from algosearch.stores import scripts
 from algosearch.stores.address import ServerAddress
 from algosearch.stores.mishap import hindrance_of
 from algosearch.stores.trouble import Hindrance, Troubles
@@ -39,6 +40,9 @@ RETRY_S: Final = 1.0
 PULSE_S: Final = 5.0
 """Between two looks whether it is still the same one, on average."""
 
+_NONSENSE: Final = (ValueError, TypeError, AttributeError, LookupError, RecursionError)
+"""What the client raises over replies that no such server gives."""
+
 _UNATTENDED: Final[set[asyncio.Task[None]]] = set()
 """Links that close although whoever closed them was cancelled; kept, so that they are not forgotten half-way."""
 
@@ -49,6 +53,7 @@ class Link:
     Args:
         born: the key of a mark by which a server that lost its data is told from one that did not.
         on_return: called when the server is back after it was away, and when it is another one than before.
+        on_pulse: called every few seconds while it is there.
     """
 
     def __init__(
@@ -58,6 +63,7 @@ class Link:
         born: str,
         troubles: Troubles,
         on_return: Callable[[], None],
+        on_pulse: Callable[[], None],
         retry_s: float = RETRY_S,
         pulse_s: float = PULSE_S,
     ) -> None:
@@ -73,15 +79,12 @@ class Link:
         self._born = born
         self._troubles = troubles
         self._on_return = on_return
+        self._on_pulse = on_pulse
         self._retry_s, self._pulse_s = retry_s, pulse_s
         self._identity: tuple[bytes, bytes] | None = None
         """Which server it was: its run, and its mark."""
         self._client = self._connect(retries=1, connections=CONNECTIONS)
         self._news = self._connect(retries=0, connections=1)
-        register = self._client.register_script
-        self.claim, self.renew, self.release = map(register, (scripts.CLAIM, scripts.RENEW, scripts.RELEASE))
-        self.commit, self.delete = map(register, (scripts.COMMIT, scripts.DELETE))
-        self.tags, self.lengths = map(register, (scripts.TAGS, scripts.LENGTHS))
         self._under_way: set[asyncio.Task[Any]] = set()
         self._pulse: asyncio.Task[None] | None = None
         self._probing = asyncio.Lock()
@@ -153,6 +156,21 @@ class Link:
         self.lag_s += (monotonic() - began - self.lag_s) / 8
         return answer
 
+    async def script(self, text: str, keys: Sequence[object], *facts: str | bytes) -> Any:
+        """Have a script carried out, in one trip, or in two if the server does not know it (it may forget all that it
+        was told at any time). Raises as `do`."""
+        from redis.exceptions import NoScriptError
+
+        sha = sha1(text.encode(), usedforsecurity=False).hexdigest()
+
+        async def call(client: Any) -> Any:
+            try:
+                return await client.evalsha(sha, len(keys), *keys, *facts)
+            except NoScriptError:
+                return await client.eval(text, len(keys), *keys, *facts)
+
+        return await self.do(call)
+
     async def wait_for_news(self, stream: str, after: str, wait_s: float) -> tuple[str, list[dict[bytes, bytes]]]:
         """What was announced after `after`, waited for if there is nothing yet; and after which to go on.
 
@@ -185,18 +203,26 @@ class Link:
         while True:
             await asyncio.sleep((self._pulse_s if self.up else self._retry_s) * random.uniform(0.5, 1.5))
             await self._finished(self._probe())
+            if self.up:
+                self._on_pulse()
 
     async def _probe(self) -> None:
         """Ask which server it is."""
+        from redis.exceptions import ResponseError
 
         async def who(client: Redis) -> tuple[bytes, bytes]:
             pipe = client.pipeline(transaction=False)
             pipe.execute_command("INFO", "server")
-            mark = secrets.token_hex(8).encode()
-            pipe.set(self._born, mark, nx=True, get=True)
-            info, before = await pipe.execute()
-            run = info.get("run_id", "") if isinstance(info, dict) else ""
-            return str(run).encode(), before if isinstance(before, bytes) else mark
+            pipe.get(self._born)
+            info, mark = await pipe.execute()
+            run = info.get("run_id") if isinstance(info, dict) else None
+            if not run:
+                raise ValueError("what answers there is no Redis or Valkey server")
+            if mark is None:
+                with suppress(ResponseError):  # it may be full, or a replica: then it is read all the same
+                    mark = secrets.token_hex(8).encode()
+                    mark = await client.set(self._born, mark, nx=True, get=True) or mark
+            return str(run).encode(), mark if isinstance(mark, bytes) else b""
 
         async with self._probing:
             try:
@@ -236,7 +262,7 @@ class Link:
         try:
             async with asyncio.timeout(timeout_s):
                 answer = await call(client)
-        except (RedisError, OSError, TimeoutError, ValueError) as error:  # ValueError: bytes that are no protocol
+        except (RedisError, OSError, *_NONSENSE) as error:
             hindrance = hindrance_of(error, timeout_s, self._address)
             if hindrance.kind in ("unreachable", "refused"):
                 self.up = False

@@ -25,6 +25,7 @@ _WORDS: Final[tuple[tuple[str, Kind], ...]] = (
     ("WRONGPASS", "refused"),
     ("NOPERM", "refused"),
     ("ACL failure", "refused"),
+    ("can't run this command", "refused"),
     ("LOADING", "unreachable"),
     ("MASTERDOWN", "unreachable"),
 )
@@ -44,6 +45,7 @@ def hindrance_of(error: Exception, timeout_s: float, address: ServerAddress) -> 
                 return _of_tls(cause, address)
             if isinstance(cause, FileNotFoundError | PermissionError):
                 return Hindrance("refused", f"{cause}", "correct the paths ca, certificate and key in its address")
+    error = next((cause for cause in _causes(error) if isinstance(cause, exceptions.AuthenticationError)), error)
     reason = f"{error}"[:200] or type(error).__name__
     kinds: tuple[tuple[type[Exception], Kind], ...] = (
         (exceptions.AuthenticationError, "refused"),
@@ -70,9 +72,9 @@ def _hindrance(kind: Kind, reason: str) -> Hindrance:
     return Hindrance(kind, reason, _REMEDIES[kind])
 
 
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
+def _causes(error: BaseException | None) -> Iterator[Exception]:
     for _ in range(8):
-        if error is None:
+        if not isinstance(error, Exception):
             return
         yield error
         error = error.__cause__ or error.__context__

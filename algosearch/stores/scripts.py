@@ -100,11 +100,11 @@ if l and not l[6] then
   redis.call('HSET', KEYS[2], ARGV[1], cmsgpack.pack({{l[1], l[2], l[3], l[4], l[5], true}}))
 end
 announce(KEYS[3], ARGV[1], ARGV[4])
-return false
+return 1
 """
 )
-"""KEYS: record, claims, news, index. ARGV: digest, value, the tag that is expected ('' for none), writer. Nothing if it
-was written, else what is there."""
+"""KEYS: record, claims, news, index. ARGV: digest, value, the tag that is expected ('' for none), writer. 1 if it was
+written, else what is there."""
 
 DELETE: Final = (
     _COMMON

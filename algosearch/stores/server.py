@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 from algosearch.errors import StoreUnusable, UndecodableRecord
 from algosearch.forks import renew_in_children
 from algosearch.records import Key, Record
-from algosearch.stores import rules
+from algosearch.stores import rules, scripts
 from algosearch.stores.address import ServerAddress
 from algosearch.stores.base import Claim, Committed, Miss, StoreStatistics
 from algosearch.stores.layout import Names, as_bytes, record_in, tag_of
@@ -83,6 +83,8 @@ class ServerStore:
         self.location = self.address.shown
         self.on_return: Callable[[], None] = _nobody_asked
         """Called on the loop when the server is back, or is another one: what was agreed may have to be agreed anew."""
+        self.on_pulse: Callable[[], None] = _nobody_asked
+        """Called on the loop every few seconds while the server is there. Set before `open`."""
         self._clock = clock
         self._gather_s, self._news_s = gather_s, news_s
         self._pace = {"retry_s": retry_s, "pulse_s": pulse_s}
@@ -115,6 +117,11 @@ class ServerStore:
         return self._link is not None and self._link.up
 
     @property
+    def writable(self) -> bool:
+        """Whether the last commit was kept, or failed only because the server was away."""
+        return self._writable
+
+    @property
     def calls(self) -> int:
         """How many trips this handle has made since it was opened."""
         return 0 if self._link is None else self._link.calls
@@ -135,6 +142,7 @@ class ServerStore:
             born=self._names.born,
             troubles=self._troubles,
             on_return=self._returned,
+            on_pulse=self.on_pulse,
             retry_s=self._pace["retry_s"],
             pulse_s=self._pace["pulse_s"],
         )
@@ -172,7 +180,7 @@ class ServerStore:
         try:
             for start in range(0, len(digests), CHUNK):
                 names = [self._names.record(digest) for digest in digests[start : start + CHUNK]]
-                tags += await self._script("tags", names)
+                tags += await self._script(scripts.TAGS, names)
         except Hindrance:
             return None
         return tags
@@ -189,9 +197,9 @@ class ServerStore:
         expected = b""
         try:
             for _ in range(_MOST_SWAPS):
-                value = await self._script("commit", names, as_bytes(digest), tag + raw, expected, self._writer)
+                value = await self._script(scripts.COMMIT, names, as_bytes(digest), tag + raw, expected, self._writer)
                 self._writable = True
-                if value is None:
+                if value == 1:
                     return Committed(record, won=True)
                 stored = self._decoded(value, digest, record.key) if value else None
                 settled = rules.settle(stored if isinstance(stored, Record) else None, record, after=after)
@@ -206,7 +214,7 @@ class ServerStore:
         """As `Store.claim`, by the server's clock."""
         facts = (as_bytes(digest), as_bytes(owner), repr(expiry_s), as_bytes(trying), self._now())
         with suppress(Hindrance):
-            lease = rules.decode_lease(await self._script("claim", [self._names.claims], *facts))
+            lease = rules.decode_lease(await self._script(scripts.CLAIM, [self._names.claims], *facts))
             if lease is not None:
                 return lease.claim(digest)
         return Claim(digest=digest, owner=owner, trying=trying)
@@ -215,7 +223,7 @@ class ServerStore:
         """As `Store.renew`."""
         facts = (as_bytes(claim.digest), as_bytes(claim.owner), repr(expiry_s), as_bytes(claim.trying), self._now())
         try:
-            return bool(await self._script("renew", [self._names.claims], *facts))
+            return bool(await self._script(scripts.RENEW, [self._names.claims], *facts))
         except Hindrance:
             return True
 
@@ -223,7 +231,7 @@ class ServerStore:
         """As `Store.release`."""
         names = [self._names.claims, self._names.news]
         with suppress(Hindrance):
-            await self._script("release", names, as_bytes(claim.digest), as_bytes(claim.owner), self._writer)
+            await self._script(scripts.RELEASE, names, as_bytes(claim.digest), as_bytes(claim.owner), self._writer)
 
     async def holders(self, digests: Sequence[str]) -> list[Claim | None]:
         """As `Store.holders`. A server that was heard a moment ago, and is away, is taken to say what it last said."""
@@ -278,7 +286,7 @@ class ServerStore:
             for start in range(0, len(digests), CHUNK):
                 chunk = [as_bytes(digest) for digest in digests[start : start + CHUNK]]
                 names = [self._names.index, self._names.news, *map(self._names.record_of, chunk)]
-                deleted += await self._script("delete", names, self._writer, *chunk)
+                deleted += await self._script(scripts.DELETE, names, self._writer, *chunk)
         return deleted
 
     async def statistics(self) -> StoreStatistics:
@@ -289,7 +297,7 @@ class ServerStore:
         with suppress(Hindrance):
             while more:
                 page = await self._indexed(after, CHUNK)
-                lengths = await self._script("lengths", list(map(self._names.record_of, page))) if page else []
+                lengths = await self._script(scripts.LENGTHS, list(map(self._names.record_of, page))) if page else []
                 records += sum(length > 0 for length in lengths)
                 size_bytes += sum(max(0, length - TAG_BYTES) for length in lengths)
                 more = len(page) == CHUNK
@@ -315,12 +323,10 @@ class ServerStore:
             raise Hindrance("gone", _GONE)
         return await self._link.do(call)
 
-    async def _script(self, name: str, keys: Sequence[object], *facts: str | bytes) -> Any:
-        link = self._link
-        if link is None:
+    async def _script(self, text: str, keys: Sequence[object], *facts: str | bytes) -> Any:
+        if self._link is None:
             raise Hindrance("gone", _GONE)
-        script = getattr(link, name)
-        return await link.do(lambda _: script(keys=list(keys), args=list(facts)))
+        return await self._link.script(text, keys, *facts)
 
     async def _page(self, after: bytes) -> tuple[list[bytes], list[bytes | None]]:
         page = await self._indexed(after, PAGE)

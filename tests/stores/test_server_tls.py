@@ -164,7 +164,7 @@ async def test_what_is_not_trusted_costs_one_warning_that_says_what_to_set(
             assert choice.alone
             await asyncio.sleep(0.2)  # it is tried again meanwhile
             assert (await searcher.select(some_op(1))).alone
-            (line,) = (await store.statistics()).trouble
+            (line,) = store.server._troubles.lines()
     warnings = [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
     assert len(warnings) == 1
     assert told in warnings[0]
