@@ -217,6 +217,8 @@ def fleet(processes: int, ranks: int) -> dict[str, Any]:
             "calls": sum(result.calls for result in results),
             "waited": sum(engine.claims_waited for engine in engines),
             "alone": sum(engine.found_alone for engine in engines),
+            "lapsed": sum(engine.claims_taken_over for engine in engines),
+            "longest_wait_s": max(engine.claims_longest_wait_s for engine in engines),
         }
 
 
