@@ -187,8 +187,14 @@ class Feed:
             if isinstance(answer, Record) and wait.is_news(answer):
                 self._end(wait, answer)
         for answer in answers[len(waits) :]:
-            if isinstance(answer, Record):
+            if not isinstance(answer, Record):
+                continue
+
+            waited_for = self._waits.get(answer.key.digest)  # its turn may have come while this was read
+            if waited_for is None:
                 self._queue.heard(answer)
+            elif waited_for.is_news(answer):
+                self._end(waited_for, answer)
         waits = self._going_on(waits)
         holders = await self._holders(store, waits) if waits else []
         for wait, holder in zip(waits, holders, strict=True):

@@ -122,7 +122,10 @@ class Lookout:
     def among(self, digests: frozenset[str] | None) -> list[Key]:
         """The keys that queue here, of these; None for all."""
         if digests is None:
+            self._elsewhere.clear()
             return [flight.key for flight in self._flights.values()]
+        for digest in digests:
+            self._elsewhere.pop(digest, None)  # who had it may have let go of it
         return [self._flights[digest].key for digest in digests if digest in self._flights]
 
     def heard(self, record: Record) -> None:

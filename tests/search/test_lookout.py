@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from time import monotonic
+from typing import Any
 
 import anyio
 import pytest
@@ -14,7 +16,7 @@ from algosearch.devices.pool import Pool, Turn
 from algosearch.devices.worker import IN_HAND
 from algosearch.records import Key, Record
 from algosearch.search import Searcher
-from algosearch.stores import MemoryStore
+from algosearch.stores import Claim, MemoryStore, Miss
 from tests.devices.test_pool import Who
 from tests.search.gated import GatedBackend
 from tests.search.helpers import some_op, some_ops, three_candidates, until
@@ -148,3 +150,40 @@ async def test_a_turn_that_is_not_used_passes_to_the_next() -> None:
         async with pool.turn(turns[7].who, turns[7]) as turn:
             assert turn.worker is not None
         await pool.aclose()
+
+
+async def test_a_record_that_is_read_while_its_key_comes_to_be_waited_for_is_heard(home: Home) -> None:
+    """The turn of a key may come between the moment that its record is asked for and the answer."""
+    late = OPS - 1
+    home.backend.gates["load"].close()
+    read = asyncio.Event()
+    news: list[str] = []
+
+    class Slow(Shared):
+        async def changes(self) -> Any:
+            return frozenset({news.pop()} if news else ())
+
+        async def get_many(self, keys: Sequence[Key]) -> list[Record | Miss]:
+            answers = await super().get_many(keys)
+            if any(isinstance(answer, Record) for answer in answers):
+                home.backend.gates["load"].open()  # so that all turns come while this is on its way
+                await until(lambda: not len(lookout) and home.keys[late].digest in feed._waits)
+                read.set()
+            return answers
+
+    async with rival(Slow(beside=home.ghosts, clock=home.clock), home.backend) as searcher:
+        tower = searcher._engine._tower
+        assert tower is not None
+        lookout, feed = tower._lookout, tower.claims._feed
+        requests = asyncio.gather(*(searcher.select(op) for op in some_ops(OPS)))
+        await until(lambda: states(searcher).count("queued") == OPS - IN_HAND)
+        late = next(n for n in range(OPS) if home.keys[n].digest in lookout._flights)
+        await home.hold([late])
+        lookout._elsewhere = {home.keys[late].digest: Claim(digest=home.keys[late].digest, owner="ghost")}
+        lookout._looked_at = monotonic()
+        await home.ghosts.commit(home.record(late), after=0)
+        feed._look_at = monotonic() + 3600.0  # so that it is not found by looking at everything
+        news.append(home.keys[late].digest)
+        await requests
+        assert read.is_set()
+        assert searcher.statistics().engine.searched == OPS - 1
