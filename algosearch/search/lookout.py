@@ -122,7 +122,9 @@ class Lookout:
     def among(self, digests: frozenset[str] | None) -> list[Key]:
         """The keys that queue here, of these; None for all."""
         if digests is None:
-            self._elsewhere.clear()
+            self._elsewhere.clear()  # nothing is believed any more, and the next who is refused looks at once
+            if self._looked_at != float("inf"):  # else one is under way
+                self._looked_at = 0.0
             return [flight.key for flight in self._flights.values()]
         for digest in digests:
             self._elsewhere.pop(digest, None)  # who had it may have let go of it
