@@ -5,11 +5,14 @@ through the server, a Valkey of this bench's own on a Unix socket.
 
 - *processes*: 2, 4, 8 and 16 of them want the same 500 keys from a common start. Searches are counted from the
   backends' traces. Each process tells its `choices_digest`; another process recomputes it from the raw values on the
-  server. `ratio` is the worst of (wall - 0.5 s) × N / (500 × 100 ms) over the four.
+  server. `ratio` is the worst of (wall - 0.5 s) × N / (500 × 100 ms) over the four. `cpu_s_per_process` is what each of
+  16 took of a core from that start to its last answer: where fewer cores than processes are free, it is the figure to
+  compare, for then the wall is what they wait for each other.
 - *ranks*: 16 processes of 64 ranks each, 1,024 in all, each with an engine, a device and connections of its own; the
-  engines of a process run on one loop. `ops_per_rank_key` is the trips to the server over ranks and keys; `ops_16384`
-  is what 16,384 ranks would ask of it in all, reckoned from what 512 and 1,024 ranks asked: a part for each rank, and
-  one that is shared.
+  engines of a process run on one loop, and share neither a record nor an answer: each reads, decodes and picks for
+  itself. `ops_per_rank_key` is the trips to the server over ranks and keys; `ops_16384` is what 16,384 ranks would ask
+  of it in all, and `ops_per_rank_key_16384` for each, reckoned from what 512 and 1,024 ranks asked: a part for each
+  rank, and one that is shared.
 
     python bench/fleet.py --json bench/results/fleet.json
 """
@@ -69,6 +72,8 @@ class Result(msgspec.Struct, kw_only=True):
     began: float
     """Of the machine's monotonic clock, as all its processes read it."""
     ended: float
+    cpu_s: float
+    """Of a core, between the two."""
     calls: int
     """Trips to the server."""
     statistics: list[EngineStatistics]
@@ -119,13 +124,14 @@ async def one_process(job: Job) -> Result:
         await rank.engine.ready.wait()
     print("ready", flush=True)
     await asyncio.to_thread(sys.stdin.readline)
-    began = time.monotonic()
+    began, cpu_before_s = time.monotonic(), time.process_time()
     answers = await asyncio.gather(*(rank.ask() for rank in ranks))
     result = Result(
         answers=sum(answers),
         digests=sorted({rank.searcher.choices_digest().digest for rank in ranks}),
         began=began,
         ended=time.monotonic(),
+        cpu_s=time.process_time() - cpu_before_s,
         calls=sum(rank.store.server.calls for rank in ranks),
         statistics=[rank.searcher.statistics().engine for rank in ranks],
     )
@@ -206,10 +212,13 @@ def fleet(processes: int, ranks: int) -> dict[str, Any]:
             "wall_s": max(result.ended for result in results) - min(result.began for result in results),
             "digests_equal": {digest for result in results for digest in result.digests} == {agreed}
             and all(result.answers == KEYS * ranks for result in results),
-            "ops": asked,
+            "cpu_s": sum(result.cpu_s for result in results),
+            "commands": asked,
             "calls": sum(result.calls for result in results),
             "waited": sum(engine.claims_waited for engine in engines),
             "alone": sum(engine.found_alone for engine in engines),
+            "lapsed": sum(engine.claims_taken_over for engine in engines),
+            "longest_wait_s": max(engine.claims_longest_wait_s for engine in engines),
         }
 
 
@@ -246,6 +255,7 @@ def main(args: Sequence[str] | None = None) -> None:
             "searches": max((run["searches"] for run in runs.values()), key=lambda count: abs(count - KEYS)),
             "digests_equal": all(run["digests_equal"] for run in runs.values()),
             "ratio": max((run["wall_s"] - 0.5) * processes / sequential_s for processes, run in runs.items()),
+            "cpu_s_per_process": runs[FLEETS[-1]]["cpu_s"] / FLEETS[-1],
         }
     if options.only != "processes":
         half, full = (fleet(FLEETS[-1], ranks) for ranks in (options.ranks // 2, options.ranks))
@@ -258,7 +268,9 @@ def main(args: Sequence[str] | None = None) -> None:
             "rank_digests_equal": full["digests_equal"],
             "rank_seconds": full["wall_s"],
             "ops_per_rank_key": full["calls"] / ranks / KEYS,
+            "cpu_s_per_rank": full["cpu_s"] / ranks,
             "ops_16384": round(full["calls"] + each * (16_384 - ranks)),
+            "ops_per_rank_key_16384": (full["calls"] + each * (16_384 - ranks)) / 16_384 / KEYS,
         }
     limits = {"searches": f"= {KEYS}", "rank_searches": f"= {KEYS}", "ratio": "≤ 1.15", "rank_seconds": "≤ 60"}
     report(figures, limits, options.json, raw)

@@ -45,12 +45,13 @@ class Awaited(Protocol):
 class Turn:
     """A place at a device, or in the queue for one. If its device is set aside it queues again, for another one."""
 
-    __slots__ = ("_pool", "called", "who", "worker")
+    __slots__ = ("_pool", "call", "who", "worker")
 
     def __init__(self, pool: Pool, who: Awaited) -> None:
         self.who = who
-        self.called = anyio.Event()
         self.worker: Worker | None = None
+        self.call: Callable[[Turn], bool] = _nobody_comes
+        """Called when its turn has come, or when there is nobody left; False if it is not used."""
         self._pool = pool
 
     def __repr__(self) -> str:
@@ -211,29 +212,57 @@ class Pool:
             self._opening_more = False
         self._call_next()
 
+    def line_up(self, who: Awaited, call: Callable[[Turn], bool]) -> Turn:
+        """Queue without waiting, which thousands can do that have no task yet. Once a device has been opened.
+
+        Args:
+            call: called with it, perhaps at once, when its turn has come, or when there is nobody left: then it has no
+                worker. True if it is used, by `turn`; False if it passes to the next. Nothing is lined up or given
+                back within it.
+        """
+        turn = Turn(self, who)
+        turn.call = call
+        self._queue.append(turn)
+        self._call_next()
+        return turn
+
     @asynccontextmanager
-    async def turn(self, who: Awaited) -> AsyncIterator[Turn]:
+    async def turn(self, who: Awaited, turn: Turn | None = None) -> AsyncIterator[Turn]:
         """Wait for a place at a device and hold it for the length of the block.
+
+        Args:
+            turn: the one that was lined up, and called; left out, this one queues now.
 
         Raises:
             DeviceUnavailable: none can be opened, or the last one was set aside.
 
         Cancellation: while waiting, the place in the queue is given up; a place that was just given passes to the next.
         """
-        await self.environment()
-        turn = Turn(self, who)
+        lined_up = turn is not None
+        if turn is None:
+            await self.environment()
+            turn = Turn(self, who)
         try:
-            await self.take(turn)
+            if not lined_up:
+                await self.take(turn)
+            elif turn.worker is None:
+                raise self._nobody_left()
             yield turn
         finally:
             self.give_back(turn)
 
     async def take(self, turn: Turn) -> None:
         """Wait for a place."""
-        turn.called = anyio.Event()
+        called = anyio.Event()
+
+        def call(turn: Turn) -> bool:
+            called.set()
+            return True
+
+        turn.call = call
         self._queue.append(turn)
         self._call_next()
-        await turn.called.wait()
+        await called.wait()
         if turn.worker is None:
             raise self._nobody_left()
 
@@ -295,7 +324,9 @@ class Pool:
             turn = self._queue.pop(0)
             self._workers[worker] += 1
             turn.worker = worker
-            turn.called.set()
+            if not turn.call(turn):
+                self._workers[worker] -= 1
+                turn.worker = None
         if not self._queue or self._closed or self._opening_more:
             return
         if self._unopened:
@@ -304,7 +335,7 @@ class Pool:
         elif not self._workers:
             queue, self._queue = self._queue, []
             for turn in queue:
-                turn.called.set()
+                turn.call(turn)
 
     def _sort(self) -> None:
         """Most awaited first, then by precedence; a stable sort, so that among equals the oldest stays first.
@@ -337,3 +368,7 @@ class Pool:
         """Go on: quiet is not wanted any more."""
         for worker in (*self._workers, *self._newcomers):
             worker.resume()
+
+
+def _nobody_comes(turn: Turn) -> bool:
+    return False

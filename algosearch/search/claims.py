@@ -24,7 +24,7 @@ import os
 import secrets
 import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from time import monotonic
 from types import TracebackType
@@ -37,7 +37,7 @@ from algosearch.ops import Op
 from algosearch.records import Failure, Key, Record
 from algosearch.records.hindsight import PROCESSES
 from algosearch.search.counts import ClaimCounts
-from algosearch.search.feed import Feed, Waited
+from algosearch.search.feed import Feed, Queue, Waited
 from algosearch.search.tiers import Tiers
 from algosearch.stores.base import Claim
 
@@ -51,8 +51,6 @@ PATIENCE_S: Final = 120.0
 """How long to wait for somebody who keeps a claim alive and shows no progress, before the key is searched beside it."""
 WRITE_S: Final = 0.25
 """How long a launch waits until it is written down."""
-SEEN_S: Final = 2.0
-"""How long who was seen to hold a claim is taken to hold it still."""
 FAREWELL_S: Final = 1.0
 """The same for giving back what is held in the end."""
 SUSPICION: Final = 2
@@ -81,9 +79,8 @@ class Claims:
         self._tasks = tasks
         self._loop = asyncio.get_running_loop()
         self._expiry_s = expiry_s
-        self._feed = Feed(tiers, tasks, owner=self.owner, expiry_s=expiry_s, patience_s=patience_s)
-        self._elsewhere: dict[str, tuple[Claim, float]] = {}
-        """Whose claims were seen on what is queued here, and when: of a store that many share."""
+        how = {"expiry_s": expiry_s, "patience_s": patience_s}
+        self._feed = Feed(tiers, tasks, owner=self.owner, counts=self.counts, **how)
         self._held: dict[str, Hold] = {}
         """By digest, from the moment that it is asked for. Invariant: what this engine may own in the store is here or
         among what it gives back."""
@@ -121,10 +118,17 @@ class Claims:
         Cancellation: nothing is left of it.
         """
         self.counts.waited += refusals == 1
-        try:
-            return await self._feed.wait(key, holder, known, refusals=refusals)
-        finally:
-            self._elsewhere.pop(key.digest, None)
+        return await self._feed.wait(key, holder, known, refusals=refusals)
+
+    def expect(self, key: Key, holder: Claim, known: Record | None, end: Callable[[Waited], None]) -> None:
+        """The same without a task, of a key in a queue that is listened for: `end` is called with the outcome, unless
+        it is forgotten before."""
+        self.counts.waited += 1
+        self._feed.expect(key, holder, known, end)
+
+    def forget_expected(self, digest: str) -> None:
+        """What `expect` was told, ends otherwise."""
+        self._feed.forget(digest)
 
     async def aclose(self) -> None:
         """Give everything back, within a second. The task group has ended. To be shielded by the caller."""
@@ -145,10 +149,6 @@ class Claims:
             return True
         while (gone := self._leaving.get(hold.digest)) is not None:
             await gone.wait()
-        seen, seen_at = self._elsewhere.get(hold.digest, (None, 0.0))
-        if seen is not None and monotonic() - seen_at < SEEN_S:
-            hold.holder = seen
-            return False
         self._held[hold.digest] = hold
         try:
             claim = await store.claim(hold.digest, self.owner, expiry_s=self._expiry_s)
@@ -169,25 +169,30 @@ class Claims:
         self._keep_house_soon()
         return True
 
-    async def look_around(self, digests: Sequence[str]) -> None:
-        """See in one trip who has these, so that what others have is not even asked for when its turn comes."""
+    async def of_others(self, digests: Sequence[str]) -> dict[str, Claim]:
+        """In one trip, by digest, what others hold of these."""
         store = self._tiers.store
         try:
             holders = await store.holders(digests) if store is not None and digests else []
         except Exception as error:  # as in `take`
             self._note("holders", error)
-            return
-        now = monotonic()
-        for digest, holder in zip(digests, holders, strict=False):
-            if holder is not None and holder.owner != self.owner:
-                self._elsewhere[digest] = holder, now
+            return {}
+        return {
+            digest: holder
+            for digest, holder in zip(digests, holders, strict=False)
+            if holder is not None and holder.owner != self.owner
+        }
+
+    def listen(self, queue: Queue) -> None:
+        """Bring what is heard of it to this queue, for as long as something is in it."""
+        self._feed.listen(queue)
 
     def give_back(self, hold: Hold) -> None:
         """As the end of a hold's block: soon, in the background."""
         if self._held.get(hold.digest) is hold:
             self.forget(hold)
             self._leaving[hold.digest] = asyncio.Event()
-            self._keep_house_soon()
+            self._tasks.start_soon(self._let_go, hold.digest)
 
     def forget(self, hold: Hold) -> None:
         """It is not ours any more, or to be left as it is."""
@@ -219,24 +224,20 @@ class Claims:
             self._tasks.start_soon(self._keep_house)
 
     async def _keep_house(self) -> None:
-        """Renew, write down and give back, until nothing is held."""
+        """Renew and write down, until nothing is held. A launch may wait for it: nothing else is done here."""
         try:
-            while self._held or self._leaving:
+            while self._held:
                 due = min((hold.beat_at for hold in self._held.values()), default=monotonic())
                 if not self._woken.is_set():
                     with anyio.move_on_after(due - monotonic()):
                         await self._woken.wait()
                 self._woken.clear()
-                # Who is due soon is renewed with those who are due. A launch may wait for it, so this comes first.
+                # Who is due soon is renewed with those who are due.
                 soon = monotonic() + self._expiry_s / BEATS / 2
                 is_due = monotonic() >= due
                 for hold in tuple(self._held.values()):
                     if hold.unwritten or (is_due and hold.beat_at <= soon):
                         await self._renew(hold)
-                for digest, gone in tuple(self._leaving.items()):
-                    await self._release(digest)
-                    self._leaving.pop(digest, None)
-                    gone.set()
         finally:
             self._keeping_house = False
 
@@ -261,6 +262,12 @@ class Claims:
         finally:
             for each in written:
                 each.set()
+
+    async def _let_go(self, digest: str) -> None:
+        await self._release(digest)
+        gone = self._leaving.pop(digest, None)
+        if gone is not None:
+            gone.set()
 
     async def _release(self, digest: str) -> None:
         store = self._tiers.store

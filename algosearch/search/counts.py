@@ -62,6 +62,7 @@ class ClaimCounts:
         self.waited = 0
         self.taken_over = 0
         self.lost = 0
+        self.longest_wait_s = 0.0
 
     def facts(self) -> dict[str, Any]:
         """As fields of `EngineStatistics`."""

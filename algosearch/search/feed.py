@@ -14,14 +14,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import monotonic
-from typing import Final, Literal
+from typing import Final, Literal, Protocol
 
 import anyio
 from anyio.abc import TaskGroup
 
 from algosearch.records import Key, Record
+from algosearch.search.counts import ClaimCounts
 from algosearch.search.tiers import Tiers
 from algosearch.stores.base import Claim, Store
 
@@ -30,6 +31,8 @@ logger = logging.getLogger("algosearch.claims")
 POLL_S: Final = 0.02
 """Between two questions whether anything has changed, on average: each waits between half and one and a half of it, so
 that processes that began together do not ask together."""
+BUSY_S: Final = 0.2
+"""The same while something queues here: who has work of its own is in no hurry to hear of others'."""
 LOOKS: Final = 4
 """So many times in the length of a claim everything is looked at, changed or not: a lapse is no change."""
 LOOK_S: Final = 2.0
@@ -40,19 +43,44 @@ Waited = Record | Literal["free", "stuck"]
 """How waiting ends: a newer record; the claim is free; nothing more is to be expected of who has it."""
 
 
+class Queue(Protocol):
+    """What has not come to a device yet: there, too, it is of use to hear what others have found."""
+
+    def __len__(self) -> int: ...
+
+    def among(self, digests: frozenset[str] | None) -> list[Key]:
+        """The keys in it, of these; None for all."""
+        ...
+
+    def heard(self, record: Record) -> None:
+        """Somebody has written a record."""
+        ...
+
+
 class Feed:
     """Those who wait, and the task that looks for all of them. Lives on the engine's loop, in its task group."""
 
-    def __init__(self, tiers: Tiers, tasks: TaskGroup, *, owner: str, expiry_s: float, patience_s: float) -> None:
+    def __init__(
+        self,
+        tiers: Tiers,
+        tasks: TaskGroup,
+        *,
+        owner: str,
+        counts: ClaimCounts,
+        expiry_s: float,
+        patience_s: float,
+    ) -> None:
         self._tiers = tiers
         self._tasks = tasks
         self._owner = owner
+        self._counts = counts
         self._expiry_s = expiry_s
         self._patience_s = patience_s
         self._look_s = min(expiry_s / LOOKS, LOOK_S)
         self._waits: dict[str, _Wait] = {}
         self._unseen: set[str] = set()
         """What nobody has looked at yet, by digest: it may have been committed or given back since it was refused."""
+        self._queue: Queue = _Nothing()
         self._running = False
         self._look_at = 0.0
         """When to look whether or not anything has changed, of `time.monotonic`."""
@@ -63,28 +91,50 @@ class Feed:
 
     async def wait(self, key: Key, holder: Claim, known: Record | None, *, refusals: int) -> Waited:
         """As `Claims.wait`."""
-        wait = self._waits[key.digest] = _Wait(key, holder, known)
+        over: asyncio.Future[Waited] = asyncio.get_running_loop().create_future()
+
+        def end(outcome: Waited) -> None:
+            if not over.done():
+                over.set_result(outcome)
+
+        wait = self._waits[key.digest] = _Wait(key, holder, known, end)
         wait.not_before = wait.since + POLL_S * 2 ** min(refusals - 1, _MOST_DOUBLINGS) if refusals > 1 else 0.0
         self._unseen.add(key.digest)
-        if not self._running:
-            self._running = True
-            self._tasks.start_soon(self._run)
+        self._run_soon()
         try:
-            await wait.over.wait()
+            return await over
         finally:
             if self._waits.get(key.digest) is wait:
                 del self._waits[key.digest]
-        assert wait.outcome is not None
-        return wait.outcome
+
+    def expect(self, key: Key, holder: Claim, known: Record | None, end: Callable[[Waited], None]) -> None:
+        """As `wait`, of what was listened for since it was last looked at: `end` is called, on the loop, with how it
+        ended; never after `forget`."""
+        self._waits[key.digest] = _Wait(key, holder, known, end)
+        self._run_soon()
+
+    def forget(self, digest: str) -> None:
+        """Nobody waits for it any more."""
+        self._waits.pop(digest, None)
+
+    def listen(self, queue: Queue) -> None:
+        """As `Claims.listen`."""
+        self._queue = queue
+        self._run_soon()
+
+    def _run_soon(self) -> None:
+        if not self._running:
+            self._running = True
+            self._tasks.start_soon(self._run)
 
     async def _run(self) -> None:
         try:
-            while self._waits:
-                await anyio.sleep(POLL_S * random.uniform(0.5, 1.5))
+            while self._waits or self._queue:
+                await anyio.sleep((BUSY_S if self._queue else POLL_S) * random.uniform(0.5, 1.5))
                 store = self._tiers.store
                 if store is None:
-                    for wait in self._waits.values():
-                        wait.end("stuck")
+                    for wait in tuple(self._waits.values()):
+                        self._end(wait, "stuck")
                 else:
                     await self._look(store, await self._changed(store))
         finally:
@@ -93,7 +143,7 @@ class Feed:
     async def _changed(self, store: Store) -> bool | frozenset[str]:
         """What the store says of changes. Not asked while there is something that nobody has looked at: a store may
         take its time to answer."""
-        if self._unseen and getattr(store, "shared", False):
+        if self._unseen and not self._queue and getattr(store, "shared", False):
             return False
         try:
             return await store.changes()
@@ -107,15 +157,17 @@ class Feed:
         known = changed if isinstance(changed, frozenset) else frozenset[str]()
         is_due = monotonic() >= self._look_at
         everything = changed is True or (is_due and not getattr(store, "shared", False))
-        waits = [wait for wait in self._waits.values() if wait.outcome is None]
+        waits = list(self._waits.values())
         await self._look_at_each(
-            store, [each for each in waits if everything or each.key.digest in known or each.key.digest in unseen]
+            store,
+            [each for each in waits if everything or each.key.digest in known or each.key.digest in unseen],
+            queued=self._queue.among(None if changed is True else known),
         )
         if everything:
             self._look_at = monotonic() + self._look_s
         elif is_due:  # what is committed is told; only whose claims have lapsed is not
             self._look_at = monotonic() + self._look_s
-            waits = [wait for wait in waits if wait.outcome is None]
+            waits = self._going_on(waits)
             holders = await self._holders(store, waits)
             free = [wait for wait, holder in zip(waits, holders, strict=True) if holder is None]
             for wait, holder in zip(waits, holders, strict=True):
@@ -123,15 +175,27 @@ class Feed:
                     self._judge(wait, holder)
             await self._look_at_each(store, free)
 
-    async def _look_at_each(self, store: Store, waits: Sequence[_Wait]) -> None:
-        """The records of these, and the claims on those that have none yet."""
-        if not waits:
+    def _going_on(self, waits: Sequence[_Wait]) -> list[_Wait]:
+        return [wait for wait in waits if self._waits.get(wait.key.digest) is wait]
+
+    async def _look_at_each(self, store: Store, waits: Sequence[_Wait], *, queued: Sequence[Key] = ()) -> None:
+        """The records of these, and the claims on what is waited for and has none yet."""
+        if not waits and not queued:
             return
-        answers = await self._tiers.read([wait.key for wait in waits])
-        for wait, answer in zip(waits, answers, strict=True):
+        answers = await self._tiers.read([*(wait.key for wait in waits), *queued])
+        for wait, answer in zip(waits, answers, strict=False):
             if isinstance(answer, Record) and wait.is_news(answer):
-                wait.end(answer)
-        waits = [wait for wait in waits if wait.outcome is None]
+                self._end(wait, answer)
+        for answer in answers[len(waits) :]:
+            if not isinstance(answer, Record):
+                continue
+
+            waited_for = self._waits.get(answer.key.digest)  # its turn may have come while this was read
+            if waited_for is None:
+                self._queue.heard(answer)
+            elif waited_for.is_news(answer):
+                self._end(waited_for, answer)
+        waits = self._going_on(waits)
         holders = await self._holders(store, waits) if waits else []
         for wait, holder in zip(waits, holders, strict=True):
             self._judge(wait, holder)
@@ -152,14 +216,21 @@ class Feed:
         now = monotonic()
         if holder is None or holder.owner == self._owner:
             if now >= wait.not_before:
-                wait.end("free")
+                self._end(wait, "free")
         elif holder != wait.holder:
             if holder.lapses != wait.holder.lapses:
-                wait.end("free")  # another owner: to ask again tells whether this key is to be waited for at all
+                self._end(wait, "free")  # another owner: to ask again tells whether this key is to be waited for at all
             wait.holder, wait.since = holder, now
         elif now >= wait.since + self._patience_s:
             logger.warning("%r shows no progress since %.0f s; searching beside it", holder.owner, now - wait.since)
-            wait.end("stuck")
+            self._end(wait, "stuck")
+
+    def _end(self, wait: _Wait, outcome: Waited) -> None:
+        """It is over, once."""
+        if self._waits.get(wait.key.digest) is wait:
+            del self._waits[wait.key.digest]
+            self._counts.longest_wait_s = max(self._counts.longest_wait_s, monotonic() - wait.began)
+            wait.end(outcome)
 
     def _note(self, error: Exception) -> None:
         if not self._broken:
@@ -167,26 +238,33 @@ class Feed:
             logger.error("the store broke while it was watched", exc_info=error)
 
 
+class _Nothing:
+    """Nothing queues."""
+
+    def __len__(self) -> int:
+        return 0
+
+    def among(self, digests: frozenset[str] | None) -> list[Key]:
+        return []
+
+    def heard(self, record: Record) -> None:
+        pass
+
+
 class _Wait:
     """One key that somebody waits for."""
 
-    def __init__(self, key: Key, holder: Claim, known: Record | None) -> None:
+    def __init__(self, key: Key, holder: Claim, known: Record | None, end: Callable[[Waited], None]) -> None:
         self.key = key
+        self.end = end
+        """Told how it ended."""
         self.holder = holder
-        self.since = monotonic()
+        self.began = self.since = monotonic()
         """When this claim was first seen like this."""
         self.not_before = 0.0
         """When to believe that it is free."""
-        self.over = asyncio.Event()
-        self.outcome: Waited | None = None
         self._known = (-1, -1) if known is None else (known.generation, known.revision)
 
     def is_news(self, record: Record) -> bool:
         """Whether it tells more than what was known."""
         return (record.generation, record.revision) > self._known
-
-    def end(self, outcome: Waited) -> None:
-        """It is over, once."""
-        if self.outcome is None:
-            self.outcome = outcome
-            self.over.set()

@@ -24,7 +24,7 @@ from typing import Final, Literal
 import anyio
 
 from algosearch.backends import Device
-from algosearch.devices.pool import Pool
+from algosearch.devices.pool import Pool, Turn
 from algosearch.errors import FoundAlone, NoAlgorithm, NotCached, NotCovered, SearchFailed
 from algosearch.ops import Op
 from algosearch.records import (
@@ -73,6 +73,12 @@ class Flight:
         """The newest record known of this key."""
         self.trying = ""
         """What the worker does now, or whom it waits for, for a progress line. Written by the worker's threads."""
+        self.turn: Turn | None = None
+        """Its place in the queue, or at a device, until its task takes it."""
+        self.expects = False
+        """Whether it waits for another process without a task."""
+        self.stuck = False
+        """Whether nothing is to be expected of who holds the claim: it is searched beside them."""
         self.scope: anyio.CancelScope | None = None
         """Around everything that may be dropped, from the moment that it flies."""
         self._listing_lock: anyio.Lock | None = None

@@ -41,12 +41,15 @@ class EngineStatistics(msgspec.Struct, frozen=True, kw_only=True):
     claims_won: int
     """Keys claimed in the store, so that no other process searches them meanwhile."""
     claims_waited: int
-    """Keys that another process had claimed, and that were waited for."""
+    """How often a key was waited for because another process had claimed it."""
     claims_taken_over: int
     """Those of the keys won of which an owner had died before."""
     claims_lost: int
     """Those of the keys won that another process took over, because this one was held up. The search goes on; whoever
     commits first is right."""
+    claims_longest_wait_s: float = 0.0
+    """The longest that one of those waits took, from a claim that was refused to a record, or to a claim that is free:
+    what a search takes, or what a claim takes to lapse."""
     found_alone: int = 0
     """Keys searched while the shared store could not be reached."""
     agreed: int = 0

@@ -29,7 +29,6 @@ from algosearch.ops import Op, searched_as
 from algosearch.records import Environment, Key, Policy, Provenance, Record, Search, SearchMode, Trials, not_to_try
 from algosearch.search.claims import Claims, Hold, shown
 from algosearch.search.counts import Counts
-from algosearch.search.feed import Waited
 from algosearch.search.flight import Flight
 from algosearch.search.inquiry import Inquiry
 from algosearch.search.lookout import Lookout
@@ -59,7 +58,7 @@ class Tower:
         self._keys: dict[tuple[Pool, Op], tuple[Key, Op]] = {}
         self._searched: set[str] = set()
         """Digests of the keys that this engine has searched. Too few cost a second search of what is hopeless."""
-        self._lookout = Lookout(tiers, claims, self._flights)
+        self._lookout = Lookout(tiers, claims, tasks, fly=self._fly, land=lambda flight: self._end(flight, "landed"))
         self._given_up: set[str] = set()
         """Of those that nobody searches any more, so that each is complained of once."""
 
@@ -187,7 +186,7 @@ class Tower:
             self._tasks.start_soon(self._read, to_read)
 
     async def _read(self, flights: Sequence[Flight]) -> None:
-        """One trip to the store for all of them; those that it does not answer fly on, each in a task of its own."""
+        """One trip to the store for all of them; those that it does not answer queue."""
         flights = sorted(flights, key=lambda flight: flight.precedence)
         answers = await self._tiers.read([flight.key for flight in flights])
         for flight, answer in zip(flights, answers, strict=True):
@@ -203,12 +202,15 @@ class Tower:
             flight.refuse_cached(reason)
             if flight.is_idle:
                 self._end(flight, "landed")
-            else:
+            elif flight.wanted() is None:  # only the heuristic's answer is asked
                 self._tasks.start_soon(self._fly, flight)
+            else:
+                flight.move("queued")
+                self._lookout.line_up(flight)
 
     async def _fly(self, flight: Flight) -> None:
         """From the queue to the answers. Whatever happens, the flight ends and every waiter hears of it."""
-        if flight.ended:  # dropped before this task had its first turn
+        if flight.ended:  # dropped before this task began
             return
         try:
             with anyio.CancelScope() as flight.scope:
@@ -223,33 +225,34 @@ class Tower:
 
     async def _search(self, flight: Flight) -> None:
         """Queue, claim and search, or wait for who does, until nobody waits for an answer of this flight."""
-        flight.move("queued")
-        if flight.wanted() is None:  # only the heuristic's answer is asked
+        if flight.state == "reading":
+            flight.move("queued")
             await self._ask_for_candidates(flight)
-        refusals, alone = 0, not flight.storable
+        refusals = 0
         while flight.wanted() is not None:
-            with self.claims.on(flight.key.digest, alone=alone) as hold:
+            with self.claims.on(flight.key.digest, alone=flight.stuck or not flight.storable) as hold:
                 if await self._search_in_turn(flight, hold) or flight.ended:
                     return
             refusals += 1
-            alone = await self._wait_elsewhere(flight, hold, refusals) == "stuck"
+            await self._wait_elsewhere(flight, hold, refusals)
 
-    async def _wait_elsewhere(self, flight: Flight, hold: Hold, refusals: int) -> Waited:
+    async def _wait_elsewhere(self, flight: Flight, hold: Hold, refusals: int) -> None:
         """Another process searches it: whatever it finds is learned, and the flight queues again."""
         assert hold.holder is not None
         flight.move("elsewhere")
         flight.note_trying(f"waiting for {shown(hold.holder.owner)}")
         waited = await self.claims.wait(flight.key, hold.holder, flight.record, refusals=refusals)
+        flight.stuck = waited == "stuck"
         if not flight.ended:
             flight.note_trying("")
             if isinstance(waited, Record):
                 flight.learned(waited, "store")
             flight.move("queued")
-        return waited
 
     async def _search_in_turn(self, flight: Flight, hold: Hold) -> bool:
         """Wait for a turn and use it. False if the key is another process's: the turn goes to the next key at once."""
-        async with flight.pool.turn(flight) as turn:
+        called, flight.turn = flight.turn, None
+        async with flight.pool.turn(flight, called) as turn:
             if flight.wanted() is None:
                 return True
             if not await hold.take() and not hold.is_hopeless:
@@ -291,7 +294,6 @@ class Tower:
         (answer,) = await self._tiers.read([flight.key])
         if isinstance(answer, Record):
             flight.learned(answer, "store")
-            await self._lookout.look()
 
     async def _give_up(self, flight: Flight, turn: Turn, hold: Hold) -> None:
         """Too many processes died of it: no search, the library's first candidate for everybody."""
@@ -348,6 +350,7 @@ class Tower:
     def _end(self, flight: Flight, state: Literal["landed", "failed", "dropped"]) -> None:
         if not flight.ended:
             flight.move(state)
+        self._lookout.leave(flight)
         self.counts.failed += state == "failed"
         self.counts.dropped += state == "dropped"
         if self._flights.get(flight.key.digest) is flight:

@@ -28,6 +28,7 @@ TIMEOUT_S: Final = 3.0
 """The most that a call may cost, connecting included, unless the URL says otherwise."""
 
 _OPTIONS: Final = frozenset({"prefix", "timeout_s", "directory", "database", "ca", "certificate", "key"})
+_FOR_TLS: Final = frozenset({"ca", "certificate", "key"})
 _FORM: Final = "write redis://[user:password@]host[:port][/database], rediss:// for TLS, or unix:///path/of/the/socket"
 
 
@@ -73,6 +74,9 @@ class ServerAddress(msgspec.Struct, frozen=True, kw_only=True):
         if unknown:
             known = ", ".join(sorted(_OPTIONS))
             raise StoreUnusable(shown, f"it has no option {unknown[0]}", f"there is: {known}")
+        papers = sorted(options.keys() & _FOR_TLS)
+        if papers and parts.scheme != "rediss":
+            raise StoreUnusable(shown, f"its option {papers[0]} is for TLS", "write rediss://, or leave it out")
         local = parts.scheme == "unix"
         database = options.get("database", "" if local else parts.path.strip("/")) or "0"
         if not database.isascii() or not database.isdigit():
@@ -106,6 +110,7 @@ class ServerAddress(msgspec.Struct, frozen=True, kw_only=True):
         common |= {"host": self.host, "port": self.port}
         if self.tls:
             common |= {"ssl_ca_certs": self.ca, "ssl_certfile": self.certificate, "ssl_keyfile": self.key}
+            common["ssl_check_hostname"] = True  # older versions of the package leave it out
         return common
 
 

@@ -140,9 +140,10 @@ class Store(Protocol):
         ...
 
     async def changes(self) -> bool | frozenset[str]:
-        """True if somebody else has written, records or claims, since `open` or the last call; from a store that knows
-        it, the digests of exactly what was written, empty for nothing. What this handle wrote does not count; a store
-        of which this is the only handle never says True. Cheap: made to be polled. A store that is told of changes may
+        """True if somebody else has written or deleted a record, or given a claim back, since `open` or the last call
+        (that a claim was taken may be told too); from a store that knows it, the digests of exactly what was written,
+        empty for nothing. What this handle wrote does not count; a store of which this is the only handle never says
+        True. Cheap: made to be polled. A store that is told of changes may
         wait a quarter of a second for one, and let some time pass between two calls."""
         ...
 

@@ -9,7 +9,7 @@ from algosearch.errors import UndecodableRecord
 from algosearch.records import Key, Record, wire
 from algosearch.stores.scripts import TAG_BYTES
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 """Counted up with any change of keys, leases or tags. The version of the records comes on top of it."""
 
 

@@ -16,13 +16,15 @@ import asyncio
 import logging
 import random
 import secrets
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
+from hashlib import sha1
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from algosearch.stores import scripts
 from algosearch.stores.address import ServerAddress
-from algosearch.stores.trouble import Hindrance, Kind, Troubles
+from algosearch.stores.mishap import hindrance_of
+from algosearch.stores.trouble import Hindrance, Troubles
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -38,6 +40,9 @@ RETRY_S: Final = 1.0
 PULSE_S: Final = 5.0
 """Between two looks whether it is still the same one, on average."""
 
+_NONSENSE: Final = (ValueError, TypeError, AttributeError, LookupError, RecursionError)
+"""What the client raises over replies that no such server gives."""
+
 _UNATTENDED: Final[set[asyncio.Task[None]]] = set()
 """Links that close although whoever closed them was cancelled; kept, so that they are not forgotten half-way."""
 
@@ -48,6 +53,7 @@ class Link:
     Args:
         born: the key of a mark by which a server that lost its data is told from one that did not.
         on_return: called when the server is back after it was away, and when it is another one than before.
+        on_pulse: called every few seconds while it is there.
     """
 
     def __init__(
@@ -57,6 +63,7 @@ class Link:
         born: str,
         troubles: Troubles,
         on_return: Callable[[], None],
+        on_pulse: Callable[[], None],
         retry_s: float = RETRY_S,
         pulse_s: float = PULSE_S,
     ) -> None:
@@ -66,19 +73,18 @@ class Link:
         """When it last answered, of `time.monotonic`."""
         self.calls = 0
         """How many were made, each one trip."""
+        self.lag_s = 0.0
+        """What a call took lately."""
         self._address = address
         self._born = born
         self._troubles = troubles
         self._on_return = on_return
+        self._on_pulse = on_pulse
         self._retry_s, self._pulse_s = retry_s, pulse_s
         self._identity: tuple[bytes, bytes] | None = None
         """Which server it was: its run, and its mark."""
         self._client = self._connect(retries=1, connections=CONNECTIONS)
         self._news = self._connect(retries=0, connections=1)
-        register = self._client.register_script
-        self.claim, self.renew, self.release = map(register, (scripts.CLAIM, scripts.RENEW, scripts.RELEASE))
-        self.commit, self.delete = map(register, (scripts.COMMIT, scripts.DELETE))
-        self.tags, self.lengths = map(register, (scripts.TAGS, scripts.LENGTHS))
         self._under_way: set[asyncio.Task[Any]] = set()
         self._pulse: asyncio.Task[None] | None = None
         self._probing = asyncio.Lock()
@@ -145,7 +151,25 @@ class Link:
         """
         if not self.up or self._closed:
             raise Hindrance("unreachable", "the server cannot be reached").again()
-        return await self._finished(self._guarded(self._client, call, self._address.timeout_s))
+        began = monotonic()
+        answer = await self._finished(self._guarded(self._client, call, self._address.timeout_s))
+        self.lag_s += (monotonic() - began - self.lag_s) / 8
+        return answer
+
+    async def script(self, text: str, keys: Sequence[object], *facts: str | bytes) -> Any:
+        """Have a script carried out, in one trip, or in two if the server does not know it (it may forget all that it
+        was told at any time). Raises as `do`."""
+        from redis.exceptions import NoScriptError
+
+        sha = sha1(text.encode(), usedforsecurity=False).hexdigest()
+
+        async def call(client: Any) -> Any:
+            try:
+                return await client.evalsha(sha, len(keys), *keys, *facts)
+            except NoScriptError:
+                return await client.eval(text, len(keys), *keys, *facts)
+
+        return await self.do(call)
 
     async def wait_for_news(self, stream: str, after: str, wait_s: float) -> tuple[str, list[dict[bytes, bytes]]]:
         """What was announced after `after`, waited for if there is nothing yet; and after which to go on.
@@ -179,18 +203,26 @@ class Link:
         while True:
             await asyncio.sleep((self._pulse_s if self.up else self._retry_s) * random.uniform(0.5, 1.5))
             await self._finished(self._probe())
+            if self.up:
+                self._on_pulse()
 
     async def _probe(self) -> None:
         """Ask which server it is."""
+        from redis.exceptions import ResponseError
 
         async def who(client: Redis) -> tuple[bytes, bytes]:
             pipe = client.pipeline(transaction=False)
             pipe.execute_command("INFO", "server")
-            mark = secrets.token_hex(8).encode()
-            pipe.set(self._born, mark, nx=True, get=True)
-            info, before = await pipe.execute()
-            run = info.get("run_id", "") if isinstance(info, dict) else ""
-            return str(run).encode(), before if isinstance(before, bytes) else mark
+            pipe.get(self._born)
+            info, mark = await pipe.execute()
+            run = info.get("run_id") if isinstance(info, dict) else None
+            if not run:
+                raise ValueError("what answers there is no Redis or Valkey server")
+            if mark is None:
+                with suppress(ResponseError):  # it may be full, or a replica: then it is read all the same
+                    mark = secrets.token_hex(8).encode()
+                    mark = await client.set(self._born, mark, nx=True, get=True) or mark
+            return str(run).encode(), mark if isinstance(mark, bytes) else b""
 
         async with self._probing:
             try:
@@ -230,36 +262,11 @@ class Link:
         try:
             async with asyncio.timeout(timeout_s):
                 answer = await call(client)
-        except (RedisError, OSError, TimeoutError, ValueError) as error:  # ValueError: bytes that are no protocol
-            hindrance = _hindrance_of(error, timeout_s)
+        except (RedisError, OSError, *_NONSENSE) as error:
+            hindrance = hindrance_of(error, timeout_s, self._address)
             if hindrance.kind in ("unreachable", "refused"):
                 self.up = False
-            self._troubles.note(hindrance.kind, hindrance.reason)
+            self._troubles.note(hindrance.kind, f"{hindrance.reason}; {hindrance.remedy}")
             raise hindrance from None
         self.up_at = monotonic()
         return answer
-
-
-def _hindrance_of(error: Exception, timeout_s: float) -> Hindrance:
-    from redis import exceptions
-
-    if isinstance(error, TimeoutError | exceptions.TimeoutError):
-        return Hindrance("unreachable", f"the server did not answer within {timeout_s:g} s")
-    reason = f"{error}"[:200] or type(error).__name__
-    kinds: tuple[tuple[type[Exception], Kind], ...] = (
-        (exceptions.AuthenticationError, "refused"),
-        (exceptions.AuthorizationError, "refused"),
-        (exceptions.NoPermissionError, "refused"),
-        (exceptions.OutOfMemoryError, "full"),
-        (exceptions.ReadOnlyError, "read_only"),
-    )
-    for kind_of_error, kind in kinds:
-        if isinstance(error, kind_of_error):
-            return Hindrance(kind, reason)
-    if isinstance(error, exceptions.ResponseError):
-        # An error within a script has its own class in its text; MISCONF: the server cannot write to its disk.
-        for word, kind in (("OOM", "full"), ("READONLY", "read_only"), ("MISCONF", "full"), ("NOAUTH", "refused")):
-            if word in reason:
-                return Hindrance(kind, reason)
-        return Hindrance("failed", reason)
-    return Hindrance("unreachable", reason)

@@ -39,14 +39,14 @@ local function read(hash, digest)
 end
 local function in_force(l, t) return math.abs(t - l[4]) < l[5] end
 local function announce(news, digest, writer)
-  redis.call('XADD', news, 'MAXLEN', '~', {NEWS_KEPT}, '*', 'd', digest, 'w', writer)
+  redis.call('XADD', news, 'MAXLEN', '~', {NEWS_KEPT}, '*', writer, digest)
 end
 """
 
 CLAIM: Final = (
     _COMMON
     + f"""
-local digest, owner, expiry_s, trying, writer = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[6]
+local digest, owner, expiry_s, trying = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
 local t, lapses = now(ARGV[5]), 0
 local l, raw = read(KEYS[1], digest)
 if l then
@@ -58,12 +58,11 @@ if l then
 end
 raw = cmsgpack.pack({{owner, lapses, trying, t, expiry_s, false}})
 redis.call('HSET', KEYS[1], digest, raw)
-if redis.call('EXISTS', KEYS[3]) == 0 then announce(KEYS[2], digest, writer) end
 return raw
 """
 )
-"""KEYS: claims, news, record: who searches a key that is known already is no news. ARGV: digest, owner, expiry_s,
-trying, clock or '', writer. The lease in force."""
+"""KEYS: claims. ARGV: digest, owner, expiry_s, trying, clock or ''. The lease in force. It is no news: a thousand ranks
+would read of every claim, and who meets one looks at all of them."""
 
 RENEW: Final = (
     _COMMON
@@ -75,7 +74,7 @@ redis.call('HSET', KEYS[1], ARGV[1], cmsgpack.pack({l[1], l[2], ARGV[4], t, tonu
 return 1
 """
 )
-"""As `CLAIM`, of which it needs no writer: a renewal is no news. 1 if it was the owner's to renew."""
+"""As `CLAIM`. 1 if it was the owner's to renew."""
 
 RELEASE: Final = (
     _COMMON
@@ -101,11 +100,11 @@ if l and not l[6] then
   redis.call('HSET', KEYS[2], ARGV[1], cmsgpack.pack({{l[1], l[2], l[3], l[4], l[5], true}}))
 end
 announce(KEYS[3], ARGV[1], ARGV[4])
-return false
+return 1
 """
 )
-"""KEYS: record, claims, news, index. ARGV: digest, value, the tag that is expected ('' for none), writer. Nothing if it
-was written, else what is there."""
+"""KEYS: record, claims, news, index. ARGV: digest, value, the tag that is expected ('' for none), writer. 1 if it was
+written, else what is there."""
 
 DELETE: Final = (
     _COMMON

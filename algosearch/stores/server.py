@@ -15,8 +15,6 @@ without asking, and tells afterwards what was missed.
 
 from __future__ import annotations
 
-import asyncio
-import random
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -27,10 +25,11 @@ from typing import TYPE_CHECKING, Any, Final
 from algosearch.errors import StoreUnusable, UndecodableRecord
 from algosearch.forks import renew_in_children
 from algosearch.records import Key, Record
-from algosearch.stores import rules
+from algosearch.stores import rules, scripts
 from algosearch.stores.address import ServerAddress
 from algosearch.stores.base import Claim, Committed, Miss, StoreStatistics
 from algosearch.stores.layout import Names, as_bytes, record_in, tag_of
+from algosearch.stores.news import GATHER_S, NEWS_S, News
 from algosearch.stores.scripts import TAG_BYTES
 from algosearch.stores.trouble import Hindrance, Troubles
 
@@ -44,10 +43,6 @@ CHUNK: Final = 256
 """Records a trip, so that no reply holds the server up for long."""
 PAGE: Final = 64
 """Records a step of a scan."""
-GATHER_S: Final = 0.1
-"""Between two looks at the news, on average: whatever was committed meanwhile is one wake-up."""
-NEWS_S: Final = 0.25
-"""How long `changes` waits for the first news."""
 GRACE_S: Final = 2.0
 """So long after it was last heard, a server that is away is taken for one that is restarted: who was seen to hold a
 claim holds it still, instead of everybody searching everything at once."""
@@ -88,6 +83,8 @@ class ServerStore:
         self.location = self.address.shown
         self.on_return: Callable[[], None] = _nobody_asked
         """Called on the loop when the server is back, or is another one: what was agreed may have to be agreed anew."""
+        self.on_pulse: Callable[[], None] = _nobody_asked
+        """Called on the loop every few seconds while the server is there. Set before `open`."""
         self._clock = clock
         self._gather_s, self._news_s = gather_s, news_s
         self._pace = {"retry_s": retry_s, "pulse_s": pulse_s}
@@ -100,11 +97,7 @@ class ServerStore:
     def _reset(self) -> None:
         self._link: Link | None = None
         self._writable = True
-        self._after = "0-0"
-        """The news that was last heard."""
-        self._missed = False
-        """There may be news that were never heard."""
-        self._heard_at = 0.0
+        self._news = News(self._names.news, self._writer, gather_s=self._gather_s, news_s=self._news_s)
         self._holders: dict[str, Claim] = {}
         """As they were last seen, of those that were last asked for."""
 
@@ -122,6 +115,11 @@ class ServerStore:
     def reachable(self) -> bool:
         """Whether the server answered when it was last asked."""
         return self._link is not None and self._link.up
+
+    @property
+    def writable(self) -> bool:
+        """Whether the last commit was kept, or failed only because the server was away."""
+        return self._writable
 
     @property
     def calls(self) -> int:
@@ -144,12 +142,13 @@ class ServerStore:
             born=self._names.born,
             troubles=self._troubles,
             on_return=self._returned,
+            on_pulse=self.on_pulse,
             retry_s=self._pace["retry_s"],
             pulse_s=self._pace["pulse_s"],
         )
         try:
             await link.open()
-            self._after = await self._last_news()
+            await self._news.begin(link)
         except BaseException:
             await self.aclose()
             raise
@@ -181,7 +180,7 @@ class ServerStore:
         try:
             for start in range(0, len(digests), CHUNK):
                 names = [self._names.record(digest) for digest in digests[start : start + CHUNK]]
-                tags += await self._script("tags", names)
+                tags += await self._script(scripts.TAGS, names)
         except Hindrance:
             return None
         return tags
@@ -198,9 +197,9 @@ class ServerStore:
         expected = b""
         try:
             for _ in range(_MOST_SWAPS):
-                value = await self._script("commit", names, as_bytes(digest), tag + raw, expected, self._writer)
+                value = await self._script(scripts.COMMIT, names, as_bytes(digest), tag + raw, expected, self._writer)
                 self._writable = True
-                if value is None:
+                if value == 1:
                     return Committed(record, won=True)
                 stored = self._decoded(value, digest, record.key) if value else None
                 settled = rules.settle(stored if isinstance(stored, Record) else None, record, after=after)
@@ -213,20 +212,18 @@ class ServerStore:
 
     async def claim(self, digest: str, owner: str, *, expiry_s: float, trying: str = "") -> Claim:
         """As `Store.claim`, by the server's clock."""
-        names = [self._names.claims, self._names.news, self._names.record(digest)]
-        facts = (as_bytes(digest), as_bytes(owner), repr(expiry_s), as_bytes(trying), self._now(), self._writer)
+        facts = (as_bytes(digest), as_bytes(owner), repr(expiry_s), as_bytes(trying), self._now())
         with suppress(Hindrance):
-            lease = rules.decode_lease(await self._script("claim", names, *facts))
+            lease = rules.decode_lease(await self._script(scripts.CLAIM, [self._names.claims], *facts))
             if lease is not None:
                 return lease.claim(digest)
         return Claim(digest=digest, owner=owner, trying=trying)
 
     async def renew(self, claim: Claim, *, expiry_s: float) -> bool:
         """As `Store.renew`."""
-        names = [self._names.claims, self._names.news]
         facts = (as_bytes(claim.digest), as_bytes(claim.owner), repr(expiry_s), as_bytes(claim.trying), self._now())
         try:
-            return bool(await self._script("renew", names, *facts))
+            return bool(await self._script(scripts.RENEW, [self._names.claims], *facts))
         except Hindrance:
             return True
 
@@ -234,7 +231,7 @@ class ServerStore:
         """As `Store.release`."""
         names = [self._names.claims, self._names.news]
         with suppress(Hindrance):
-            await self._script("release", names, as_bytes(claim.digest), as_bytes(claim.owner), self._writer)
+            await self._script(scripts.RELEASE, names, as_bytes(claim.digest), as_bytes(claim.owner), self._writer)
 
     async def holders(self, digests: Sequence[str]) -> list[Claim | None]:
         """As `Store.holders`. A server that was heard a moment ago, and is away, is taken to say what it last said."""
@@ -263,25 +260,8 @@ class ServerStore:
         return held
 
     async def changes(self) -> bool | frozenset[str]:
-        """As `Store.changes`: the digests that others wrote. The first news is waited for, `NEWS_S` at most; between
-        two looks pass `GATHER_S`, so that it is one wake-up for all that was written meanwhile."""
-        link = self._link
-        if link is None:
-            return False
-        await asyncio.sleep(self._heard_at + self._gather_s * random.uniform(0.5, 1.5) - monotonic())
-        wait_s, deadline = self._news_s, monotonic() + self._news_s
-        digests: set[str] = set()
-        while not digests and not self._missed and wait_s > 0:
-            try:
-                self._after, heard = await link.wait_for_news(self._names.news, self._after, wait_s)
-            except Hindrance:
-                break
-            others = [entry.get(b"d", b"") for entry in heard if entry.get(b"w") != self._writer.encode()]
-            digests.update(digest.decode("ascii", "replace") for digest in others)
-            wait_s = deadline - monotonic()
-        self._heard_at = monotonic()
-        missed, self._missed = self._missed, False
-        return missed or frozenset(digests)
+        """As `Store.changes`, of the news."""
+        return False if self._link is None else await self._news.heard(self._link)
 
     async def scan(self) -> AsyncIterator[tuple[str, Record | Miss]]:
         """As `Store.scan`, a page of the index a step."""
@@ -306,7 +286,7 @@ class ServerStore:
             for start in range(0, len(digests), CHUNK):
                 chunk = [as_bytes(digest) for digest in digests[start : start + CHUNK]]
                 names = [self._names.index, self._names.news, *map(self._names.record_of, chunk)]
-                deleted += await self._script("delete", names, self._writer, *chunk)
+                deleted += await self._script(scripts.DELETE, names, self._writer, *chunk)
         return deleted
 
     async def statistics(self) -> StoreStatistics:
@@ -317,7 +297,7 @@ class ServerStore:
         with suppress(Hindrance):
             while more:
                 page = await self._indexed(after, CHUNK)
-                lengths = await self._script("lengths", list(map(self._names.record_of, page))) if page else []
+                lengths = await self._script(scripts.LENGTHS, list(map(self._names.record_of, page))) if page else []
                 records += sum(length > 0 for length in lengths)
                 size_bytes += sum(max(0, length - TAG_BYTES) for length in lengths)
                 more = len(page) == CHUNK
@@ -343,12 +323,10 @@ class ServerStore:
             raise Hindrance("gone", _GONE)
         return await self._link.do(call)
 
-    async def _script(self, name: str, keys: Sequence[object], *facts: str | bytes) -> Any:
-        link = self._link
-        if link is None:
+    async def _script(self, text: str, keys: Sequence[object], *facts: str | bytes) -> Any:
+        if self._link is None:
             raise Hindrance("gone", _GONE)
-        script = getattr(link, name)
-        return await link.do(lambda _: script(keys=list(keys), args=list(facts)))
+        return await self._link.script(text, keys, *facts)
 
     async def _page(self, after: bytes) -> tuple[list[bytes], list[bytes | None]]:
         page = await self._indexed(after, PAGE)
@@ -360,16 +338,8 @@ class ServerStore:
         page: list[bytes] = await self._do(lambda client: client.zrangebylex(self._names.index, low, "+", 0, count))
         return page
 
-    async def _last_news(self) -> str:
-        try:
-            last = await self._do(lambda client: client.xrevrange(self._names.news, count=1))
-        except Hindrance:
-            self._missed = True
-            return "0-0"
-        return last[0][0].decode("ascii", "replace") if last else "0-0"
-
     def _returned(self) -> None:
-        self._missed = True
+        self._news.missed = True
         self.on_return()
 
     def _now(self) -> str:

@@ -61,6 +61,8 @@ class SharedStore:
         self._near: Store | None = None
         """The directory, while it can be used."""
         self._given: OrderedDict[str, Record] = OrderedDict()
+        self._alone: set[str] = set()
+        """Those of them that the server has not taken."""
         self._comparing: asyncio.Task[None] | None = None
         self._compare_again = False
 
@@ -86,6 +88,7 @@ class SharedStore:
                 logger.warning("going on without a directory before %s: %s", self.location, error)
         self._open = True
         self.server.on_return = self._returned
+        self.server.on_pulse = self._pulsed
         try:
             await self.server.open()
         except BaseException:
@@ -199,6 +202,7 @@ class SharedStore:
         near = 0 if self._near is None else await self._near.delete(digests)
         for digest in digests:
             self._given.pop(digest, None)
+            self._alone.discard(digest)
         return deleted if self.server.reachable else near
 
     async def statistics(self) -> StoreStatistics:
@@ -212,6 +216,11 @@ class SharedStore:
         self._compare_again = True
         if self._comparing is None or self._comparing.done():
             self._comparing = asyncio.create_task(self._compare(), name="algosearch-server-compare")
+
+    def _pulsed(self) -> None:
+        """A server that is there and did not take something may take it by now."""
+        if self._alone:
+            self._returned()
 
     async def _compare(self) -> None:
         """Bring what was given and what the server has together, until nothing new has happened to it meanwhile."""
@@ -229,6 +238,8 @@ class SharedStore:
                         now = await self._agreed_on(record, is_there=bool(tag))
                         if now is not None:
                             revised.append((record, now))
+                        elif not self.server.writable:
+                            break  # it takes none of them; the next pulse tries again
                 if revised:
                     self.on_revised(revised)
 
@@ -265,8 +276,10 @@ class SharedStore:
     def _give(self, record: Record) -> None:
         self._given[record.key.digest] = record
         self._given.move_to_end(record.key.digest)
+        (self._alone.add if record.alone else self._alone.discard)(record.key.digest)
         while len(self._given) > GIVEN:
-            self._given.popitem(last=False)
+            digest, _ = self._given.popitem(last=False)
+            self._alone.discard(digest)
 
 
 def _can_be_stored(record: Record) -> bool:

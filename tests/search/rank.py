@@ -32,6 +32,8 @@ class Told(msgspec.Struct, kw_only=True):
 
     digest: ChoicesDigest
     statistics: EngineStatistics
+    changed: int
+    """Ops whose answer is another one than the first that was given."""
 
 
 async def work(job: Job) -> None:
@@ -39,12 +41,13 @@ async def work(job: Job) -> None:
     store = SharedStore(ServerStore(job.url, retry_s=0.2, pulse_s=0.5), DirectoryStore(job.directory))
     async with rival(store, backend, expiry_s=job.expiry_s) as searcher:
         say("ready")
-        await searcher.select_many(some_ops(job.ops))
+        first = await searcher.select_many(some_ops(job.ops))
         say("answered")
         while await asyncio.to_thread(sys.stdin.readline):
             # What was revised away is asked again, as a job does at its next step.
-            await searcher.select_many(some_ops(job.ops))
-            told = Told(digest=searcher.choices_digest(), statistics=searcher.statistics().engine)
+            now = await searcher.select_many(some_ops(job.ops))
+            changed = sum(ours.algorithm != agreed.algorithm for ours, agreed in zip(first, now, strict=True))
+            told = Told(digest=searcher.choices_digest(), statistics=searcher.statistics().engine, changed=changed)
             say(msgspec.json.encode(told).decode())
 
 

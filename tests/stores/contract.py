@@ -196,7 +196,7 @@ class StoreContract(ClaimContract):
             assert not await ours.changes()
             assert await theirs.changes()
             assert not await theirs.changes()
-            await theirs.claim(some_key(3).digest, "b", expiry_s=EXPIRY_S)
+            await theirs.release(await theirs.claim(some_key(3).digest, "b", expiry_s=EXPIRY_S))
             assert await ours.changes()
 
     async def test_of_concurrent_commits_one_wins_and_all_go_on_with_it(self, home: Home) -> None:
