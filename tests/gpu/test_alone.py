@@ -9,7 +9,7 @@ import pytest
 from algosearch.backends.cudnn.backend import CudnnBackend
 from algosearch.backends.cudnn.library import Library
 from algosearch.compiler.handles import HandleProbe
-from algosearch.ops import BatchNormOp, canonical
+from algosearch.ops import BatchNormOp, searched_as
 
 NORMS = [
     BatchNormOp(shape=(8, 64, 28, 28), data_type="float16", layout="channels_last", fusion="activation"),
@@ -31,7 +31,7 @@ async def test_it_answers_what_the_session_answers(op: BatchNormOp) -> None:
         assert probe.handles == 21
     session = backend.open(device)
     try:
-        assert session.enumerate(canonical(op), 1) == mine
+        assert session.enumerate(searched_as(op), 1) == mine
     finally:
         session.close()
     assert each_s < 0.05, "more than a handle is made for each question"

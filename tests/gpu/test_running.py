@@ -204,7 +204,8 @@ async def test_both_passes_of_a_pair_in_one_call(searcher: Searcher, fusion: Fus
     with await searcher.build(pair, choice) as plan:
         assert (plan.workspace_bytes, plan.reserve_bytes) == (choice.workspace_bytes, choice.reserve_bytes)
         there = OnDevice(plan, with_cupy)
-        plan(**there.arrays, reserve=cupy.empty(plan.reserve_bytes, np.uint8))
+        reserve = {"reserve": cupy.empty(plan.reserve_bytes, np.uint8)} if plan.reserve_bytes else {}
+        plan(**there.arrays, **reserve)
         there.check()
 
 

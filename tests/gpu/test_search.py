@@ -68,7 +68,7 @@ async def test_the_passes_of_a_fused_batch_norm_are_one_search_and_its_time_is_t
     assert statistics.engine.searched == 1
     choice = choices[0]
     assert choice.time_us is not None
-    assert choice.reserve_bytes > 0
+    assert choice.reserve_bytes > 0 or fusion == "activation", "what was negative can be read off the output"
     # Neither pass can move what it must in less than it takes at the memory's full speed, which no GPU has: 20 TB/s.
     assert choice.time_us > (forward.tensor_bytes + backward.tensor_bytes) / 20e6
     times = {each.algorithm: each.time_us for each in choice.candidates if isinstance(each, Trial) and each.time_us}
