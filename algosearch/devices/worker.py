@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from math import ceil, inf
 from typing import TYPE_CHECKING, Final
 
 import anyio
@@ -45,6 +46,12 @@ IN_HAND: Final = 3
 IN_HAND_OF_A_CHILD: Final = 5
 """The same of one in a child process. From the end of a search to the next one's arrival the engine's loop turns some
 five times, and beside a caller that computes each turn waits 5 ms for the interpreter lock: two keys more are that."""
+MOST_IN_HAND: Final = 12
+"""Where keys are short, so many more that what is in hand lasts for"""
+COVERED_S: Final = 0.15
+"""so long: what the engine's loop is late by, then, one turn makes good for several keys."""
+_LATEST: Final = 0.25
+"""Of the mean of what keys take, the weight of the latest one."""
 
 _MOST_UNEXPLAINED: Final = 2
 """Times that a search may bring the device down with no candidate to blame."""
@@ -96,6 +103,8 @@ class Worker:
         self._admission = Admission()
         self._yardstick = Yardstick()
         """Outlives its hosts: each of them is told what those before have seen."""
+        self._key_s = inf
+        """What a key took lately."""
         self._opening = anyio.Lock()
         self._being_opened: anyio.Event | None = None
         self._breaks = 0
@@ -116,7 +125,9 @@ class Worker:
     @property
     def in_hand(self) -> int:
         """Keys that it may hold at once."""
-        return IN_HAND_OF_A_CHILD if self.isolation == "process" else IN_HAND
+        if self.isolation != "process":
+            return IN_HAND
+        return min(MOST_IN_HAND, max(IN_HAND_OF_A_CHILD, ceil(COVERED_S / self._key_s)))
 
     async def open(self) -> Environment:
         """Open the device.
@@ -198,6 +209,8 @@ class Worker:
             else:
                 self._breaks = 0
                 self._yardstick.note(op, found)
+                seconds = max(found.seconds, 1e-6)
+                self._key_s = seconds if self._key_s == inf else self._key_s + _LATEST * (seconds - self._key_s)
                 return found
             finally:
                 self._rest()

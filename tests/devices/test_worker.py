@@ -10,7 +10,7 @@ import pytest
 
 from algosearch.backends.simulated import Fault, SimulatedBackend, TraceEvent
 from algosearch.backends.simulated.session import SimulatedSession
-from algosearch.devices.worker import SearchStopped, Worker
+from algosearch.devices.worker import IN_HAND, IN_HAND_OF_A_CHILD, MOST_IN_HAND, SearchStopped, Worker
 from algosearch.records import Burst, Failure
 from tests.devices.contract import WorkerContract
 from tests.devices.helpers import OP, algorithm, by_name, candidate, opened, script_of, search
@@ -93,6 +93,18 @@ async def test_nobody_is_blamed_for_a_round_of_which_nothing_is_left(monkeypatch
     assert trials["bad"].failure.kind == "launch_failed"
     assert trials["good"].failure is trials["better"].failure is None
     assert [event.call for event in trace].count("open") == 3, "for it, and for it alone"
+
+
+async def test_a_child_holds_more_keys_the_shorter_they_are() -> None:
+    for build_us, in_hand in ((1.0, MOST_IN_HAND), (100_000.0, IN_HAND_OF_A_CHILD)):
+        script = script_of(candidate("a", 10.0, build_us=build_us))
+        async with opened(SimulatedBackend(script, pace="real"), "process") as worker:
+            assert worker.in_hand == IN_HAND_OF_A_CHILD
+            await search(worker)
+            assert worker.in_hand == in_hand
+    async with opened(SimulatedBackend(script_of(candidate("a", 10.0))), "thread") as worker:
+        await search(worker)
+        assert worker.in_hand == IN_HAND
 
 
 async def test_two_workers_of_one_device_never_time_at_once() -> None:
