@@ -27,17 +27,16 @@ import threading
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from time import monotonic
-from types import TracebackType
 from typing import Final
 
 import anyio
 from anyio.abc import TaskGroup
 
 from algosearch.ops import Op
-from algosearch.records import Failure, Key, Record
-from algosearch.records.hindsight import PROCESSES
+from algosearch.records import Key, Record
 from algosearch.search.counts import ClaimCounts
 from algosearch.search.feed import Feed, Queue, Waited
+from algosearch.search.hold import Hold
 from algosearch.search.tiers import Tiers
 from algosearch.stores.base import Claim
 
@@ -49,14 +48,10 @@ BEATS: Final = 4
 """Signs of life in that time: so many must fail in a row before a claim of somebody alive lapses."""
 PATIENCE_S: Final = 120.0
 """How long to wait for somebody who keeps a claim alive and shows no progress, before the key is searched beside it."""
-WRITE_S: Final = 0.25
-"""How long a launch waits until it is written down."""
 FAREWELL_S: Final = 1.0
-"""The same for giving back what is held in the end."""
-SUSPICION: Final = 2
-"""Lapses in a row after which what was about to be launched is not run again."""
-DESPAIR: Final = 3
-"""Lapses in a row after which the key is not searched at all."""
+"""How long giving back what is held may take in the end."""
+FAREWELLS: Final = 3
+"""Times that it is tried."""
 _LONGEST: Final = 80
 """Characters of an owner's name that are shown."""
 
@@ -84,6 +79,9 @@ class Claims:
         self._held: dict[str, Hold] = {}
         """By digest, from the moment that it is asked for. Invariant: what this engine may own in the store is here or
         among what it gives back."""
+        self._owed: set[str] = set()
+        """Digests that could not be given back."""
+        self._paying = False
         self._leaving: dict[str, asyncio.Event] = {}
         """To be given back; the event is set when that is done."""
         self._woken = asyncio.Event()
@@ -132,13 +130,15 @@ class Claims:
 
     async def aclose(self) -> None:
         """Give everything back, within a second. The task group has ended. To be shielded by the caller."""
-        store, owned = self._tiers.store, [*self._held, *self._leaving]
+        store, owned = self._tiers.store, [*self._held, *self._leaving, *self._owed]
         for hold in self._held.values():
             hold.end()
         self._held, self._leaving = {}, {}
         with anyio.move_on_after(FAREWELL_S):
-            for digest in owned if store is not None else ():
-                await self._release(digest)
+            for _ in range(FAREWELLS):
+                owned = [digest for digest in owned if store is not None and not await self._release(digest)]
+                if owned:
+                    await anyio.sleep(FAREWELL_S / FAREWELLS / 2)
 
     # -- for holds ---------------------------------------------------------------------------------------------------
 
@@ -264,18 +264,36 @@ class Claims:
                 each.set()
 
     async def _let_go(self, digest: str) -> None:
-        await self._release(digest)
+        if not await self._release(digest):
+            self._owed.add(digest)
+            if not self._paying:
+                self._paying = True
+                self._tasks.start_soon(self._pay_back)
         gone = self._leaving.pop(digest, None)
         if gone is not None:
             gone.set()
 
-    async def _release(self, digest: str) -> None:
+    async def _pay_back(self) -> None:
+        """Give back what could not be given back: lapsed, it would say that its owner died."""
+        try:
+            while self._owed:
+                await anyio.sleep(self._expiry_s / BEATS)
+                for digest in tuple(self._owed):
+                    self._owed.discard(digest)
+                    if digest not in self._held and digest not in self._leaving:
+                        self._leaving[digest] = asyncio.Event()
+                        await self._let_go(digest)
+        finally:
+            self._paying = False
+
+    async def _release(self, digest: str) -> bool:
+        """Whether it is given back."""
         store = self._tiers.store
         try:
-            if store is not None:
-                await store.release(Claim(digest=digest, owner=self.owner))
+            return store is None or await store.release(Claim(digest=digest, owner=self.owner))
         except Exception as error:  # as in `take`
             self._note("release", error)
+            return False
 
     def _note(self, call: str, error: Exception) -> None:
         if call not in self._broken:
@@ -286,111 +304,3 @@ class Claims:
 def shown(owner: str) -> str:
     """An owner's name for a person: its host and process. It comes out of the store, and may be anything."""
     return ascii((owner.rpartition(":")[0] or owner)[:_LONGEST])[1:-1]
-
-
-class Hold:
-    """One key, from the moment that it is to be claimed to the end of its search. Made by `Claims.on`.
-
-    A context manager: what was taken in the block is given back at its end, however it ends.
-    """
-
-    def __init__(self, claims: Claims, digest: str, *, alone: bool) -> None:
-        self.digest = digest
-        self.holder: Claim | None = None
-        """Who has it, if it was refused."""
-        self.lapses = 0
-        """How many owners died of this key, one after the other, before it came here."""
-        self.suspect = ""
-        """What the last of them was about to launch."""
-        self.trying = ""
-        """What this process is about to launch. Not the suspect at first: who dies before it launches anything accuses
-        nobody."""
-        self.in_force = False
-        """True while it is held in the store, as far as is known."""
-        self.beat_at = float("inf")
-        """When to renew it, of `time.monotonic`."""
-        self._claims = claims
-        self._alone = alone
-        self._lasting = False
-        self._patient = True
-        self._written: list[threading.Event] = []
-
-    def __repr__(self) -> str:
-        state = "in force" if self.in_force else "refused" if self.holder else "not held"
-        return f"<Hold on {self.digest[:12]}, {state}, {self.lapses} lapses>"
-
-    def __enter__(self) -> Hold:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._claims.give_back(self)
-
-    async def take(self) -> bool:
-        """Whether to search it now. If not, `holder` does.
-
-        Cancellation: it may have been taken; the end of the block gives it back.
-        """
-        return self._alone or await self._claims.take(self)
-
-    def leave(self) -> None:
-        """Do not give it back: it is to lapse, so that who comes next sees how many did before."""
-        self._claims.forget(self)
-
-    @property
-    def is_hopeless(self) -> bool:
-        """Whether so many died of it that it is not to be searched at all."""
-        return max(self.lapses, self.holder.lapses if self.holder is not None else 0) >= DESPAIR
-
-    def verdict(self) -> dict[str, Failure]:
-        """What is not to be run because somebody died of it, by algorithm."""
-        if self.lapses < SUSPICION or not self.suspect:
-            return {}
-        message = f"{self.lapses} processes died in a row, the last one when this was about to be launched"
-        return {self.suspect: Failure("crashed", message, ((PROCESSES, str(self.lapses)),))}
-
-    def about_to_launch(self, algorithm: str) -> None:
-        """Write it down, if the store outlives this process; and wait until it is in the store, at most `WRITE_S`.
-        After one time in vain no other launch of this search waits. For the worker's threads, where the launch may be
-        the end of this process.
-        """
-        if self.in_force and self._lasting:
-            written = threading.Event()
-            self._claims.write_down(self, algorithm, written)
-            if self._patient:
-                self._patient = written.wait(WRITE_S)
-
-    # -- for `Claims`, on its loop -----------------------------------------------------------------------------------
-
-    def begin(self, claim: Claim, beat_at: float, *, lasting: bool) -> None:
-        """It was granted."""
-        self._lasting = lasting
-        self.lapses, self.suspect = claim.lapses, claim.trying
-        self.in_force = True
-        self.beat_at = beat_at
-
-    def end(self) -> None:
-        """It is not held any more. Nobody waits for it."""
-        self.in_force = False
-        for written in self.written():
-            written.set()
-
-    def note(self, trying: str, written: threading.Event) -> bool:
-        """There is something to be written down. False if it is not held."""
-        if not self.in_force:
-            written.set()
-            return False
-        self.trying = trying
-        self._written.append(written)
-        return True
-
-    @property
-    def unwritten(self) -> bool:
-        """Whether there is something to be written down."""
-        return bool(self._written)
-
-    def written(self) -> list[threading.Event]:
-        """The events to be set when what is to be written down now is; taken out."""
-        events, self._written = self._written, []
-        return events

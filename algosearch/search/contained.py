@@ -89,9 +89,9 @@ class ContainedStore:
         """As `Store.renew`."""
         return await _contained(self._store.renew, claim, expiry_s=expiry_s)
 
-    async def release(self, claim: Claim) -> None:
+    async def release(self, claim: Claim) -> bool:
         """As `Store.release`."""
-        await _contained(self._store.release, claim)
+        return await _contained(self._store.release, claim)
 
     async def holders(self, digests: Sequence[str]) -> list[Claim | None]:
         """As `Store.holders`."""

@@ -27,9 +27,10 @@ from algosearch.devices.worker import Found, nobody_asked
 from algosearch.errors import AlgosearchError, SearcherClosed
 from algosearch.ops import Op, searched_as
 from algosearch.records import Environment, Key, Policy, Provenance, Record, Search, SearchMode, Trials, not_to_try
-from algosearch.search.claims import Claims, Hold, shown
+from algosearch.search.claims import Claims, shown
 from algosearch.search.counts import Counts
 from algosearch.search.flight import Flight
+from algosearch.search.hold import Hold
 from algosearch.search.inquiry import Inquiry
 from algosearch.search.lookout import Lookout
 from algosearch.search.statistics import FlightStatus

@@ -130,8 +130,8 @@ class Store(Protocol):
         """Extend the owner's own lease and write down what it is `trying`. False if it has lapsed or is another's."""
         ...
 
-    async def release(self, claim: Claim) -> None:
-        """Give the owner's own lease back; nothing happens if it is another's."""
+    async def release(self, claim: Claim) -> bool:
+        """Give the owner's own lease back; nothing happens if it is another's. False if it may be there still."""
         ...
 
     async def holders(self, digests: Sequence[str]) -> list[Claim | None]:

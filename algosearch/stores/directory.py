@@ -133,9 +133,9 @@ class DirectoryStore:
         """As `Store.renew`."""
         return await self._do(lambda shelf: shelf.renew(claim, expiry_s), True)
 
-    async def release(self, claim: Claim) -> None:
+    async def release(self, claim: Claim) -> bool:
         """As `Store.release`."""
-        await self._do(lambda shelf: shelf.release(claim), None)
+        return await self._do(lambda shelf: shelf.release(claim), False)
 
     async def holders(self, digests: Sequence[str]) -> list[Claim | None]:
         """As `Store.holders`."""

@@ -129,13 +129,14 @@ class MemoryStore:
                 self._wrote()
         return lease is not None
 
-    async def release(self, claim: Claim) -> None:
+    async def release(self, claim: Claim) -> bool:
         """As `Store.release`."""
         with self._memory.lock:
             held = self._memory.leases.get(claim.digest)
             if held is not None and held.owner == claim.owner:
                 del self._memory.leases[claim.digest]
                 self._wrote()
+        return True
 
     async def holders(self, digests: Sequence[str]) -> list[Claim | None]:
         """As `Store.holders`."""

@@ -227,11 +227,14 @@ class ServerStore:
         except Hindrance:
             return True
 
-    async def release(self, claim: Claim) -> None:
+    async def release(self, claim: Claim) -> bool:
         """As `Store.release`."""
         names = [self._names.claims, self._names.news]
-        with suppress(Hindrance):
+        try:
             await self._script(scripts.RELEASE, names, as_bytes(claim.digest), as_bytes(claim.owner), self._writer)
+        except Hindrance:
+            return False
+        return True
 
     async def holders(self, digests: Sequence[str]) -> list[Claim | None]:
         """As `Store.holders`. A server that was heard a moment ago, and is away, is taken to say what it last said."""

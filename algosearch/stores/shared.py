@@ -176,9 +176,9 @@ class SharedStore:
         """As `Store.renew`, at the server."""
         return await self.server.renew(claim, expiry_s=expiry_s)
 
-    async def release(self, claim: Claim) -> None:
+    async def release(self, claim: Claim) -> bool:
         """As `Store.release`, at the server."""
-        await self.server.release(claim)
+        return await self.server.release(claim)
 
     async def holders(self, digests: Sequence[str]) -> list[Claim | None]:
         """As `Store.holders`, at the server."""

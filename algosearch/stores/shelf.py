@@ -141,7 +141,7 @@ class Shelf:
         held = self._lease_if_readable(claim.digest)
         return held is None or held.owner == claim.owner or not held.in_force(self._clock())
 
-    def release(self, claim: Claim) -> None:
+    def release(self, claim: Claim) -> bool:
         """As `Store.release`."""
 
         def give_back() -> None:
@@ -154,6 +154,8 @@ class Shelf:
             self._access.write(give_back)
         except TROUBLE as error:
             self._access.note(error)
+            return False
+        return True
 
     def holders(self, digests: Sequence[str]) -> list[Claim | None]:
         """As `Store.holders`."""

@@ -66,9 +66,9 @@ class Watched(MemoryStore):
         self._note("renew", claim)
         return await super().renew(claim, **how)
 
-    async def release(self, claim: Any) -> None:
+    async def release(self, claim: Any) -> bool:
         self._note("release", claim)
-        await super().release(claim)
+        return await super().release(claim)
 
     async def holders(self, digests: Sequence[str]) -> Any:
         self._note("holders", tuple(digests))

@@ -14,7 +14,8 @@ import anyio
 import pytest
 
 from algosearch.records import Record
-from algosearch.search.claims import PATIENCE_S, WRITE_S, Claims, shown
+from algosearch.search.claims import PATIENCE_S, Claims, shown
+from algosearch.search.hold import WRITE_S
 from algosearch.search.tiers import Tiers
 from algosearch.stores import Claim, MemoryStore
 from tests.cancelling import cancel_at_every_suspension
@@ -425,6 +426,20 @@ class TestWaiting:
             assert claims.counts.waited == 1
 
 
+class Refusing(Watched):
+    """Does not give back what it is told to, so many times."""
+
+    def __init__(self, home: Home, *, refusals: int) -> None:
+        super().__init__(beside=home.ghosts, clock=home.clock)
+        self.refusals = refusals
+
+    async def release(self, claim: Claim) -> bool:
+        if self.count("release") < self.refusals:
+            self._note("release", claim)
+            return False
+        return await super().release(claim)
+
+
 class TestTrouble:
     @pytest.mark.parametrize("call", ["claim", "renew", "release"])
     async def test_a_store_that_breaks(self, home: Home, call: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -453,6 +468,38 @@ class TestTrouble:
                 with claims.on(DIGEST) as hold:
                     assert await hold.take()
                     assert not hold.in_force
+
+    async def test_what_could_not_be_given_back_is_given_back_later(self, home: Home) -> None:
+        """Lapsed, it would say that its owner died; and three times so, that the key is not to be searched."""
+        store = Refusing(home, refusals=3)
+        async with home.claims(store, expiry_s=0.08) as claims:
+            with claims.on(DIGEST) as hold:
+                assert await hold.take()
+            await until(lambda: store.count("release") == 4)
+            assert await home.holder() is None
+            await until(lambda: not claims._paying)
+
+    async def test_in_the_end_it_is_tried_more_than_once(self, home: Home) -> None:
+        store = Refusing(home, refusals=2)
+        async with home.claims(store) as claims:
+            with claims.on(DIGEST) as hold:
+                assert await hold.take()
+            await until(lambda: store.count("release") == 1)
+            assert await home.holder() is not None
+        assert await home.holder() is None
+
+    async def test_what_is_held_again_is_owed_no_more(self, home: Home) -> None:
+        store = Refusing(home, refusals=1)
+        async with home.claims(store, expiry_s=0.08) as claims:
+            with claims.on(DIGEST) as hold:
+                assert await hold.take()
+            await until(lambda: bool(claims._owed))
+            with claims.on(DIGEST) as hold:
+                assert await hold.take()
+                await until(lambda: not claims._paying)
+                assert await home.holder() == Claim(digest=DIGEST, owner=claims.owner)
+            await until(lambda: store.count("release") == 2)
+            assert await home.holder() is None
 
     async def test_a_store_that_says_everything_is_lost(self, home: Home) -> None:
         class Liar(Watched):

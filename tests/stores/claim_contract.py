@@ -84,10 +84,10 @@ class ClaimContract(ABC):
         digest = some_key().digest
         async with home.opened() as ours, home.opened() as theirs:
             claim = await ours.claim(digest, "a", expiry_s=EXPIRY_S, trying="x")
-            await theirs.release(Claim(digest=digest, owner="b"))
+            assert await theirs.release(Claim(digest=digest, owner="b"))
             assert (await theirs.claim(digest, "b", expiry_s=EXPIRY_S)).owner == "a"
-            await ours.release(claim)
-            await ours.release(claim)
+            assert await ours.release(claim)
+            assert await ours.release(claim)
             taken = await theirs.claim(digest, "b", expiry_s=EXPIRY_S)
             assert taken == Claim(digest=digest, owner="b", lapses=0, trying=""), "released is not lapsed"
             await ours.release(claim)

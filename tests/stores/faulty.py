@@ -143,9 +143,9 @@ class FaultyStore:
         await self._come("renew")
         return await self._store.renew(claim, expiry_s=expiry_s)
 
-    async def release(self, claim: Claim) -> None:
+    async def release(self, claim: Claim) -> bool:
         await self._come("release")
-        await self._store.release(claim)
+        return await self._store.release(claim)
 
     async def holders(self, digests: Sequence[str]) -> list[Claim | None]:
         await self._come("holders")
