@@ -16,6 +16,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextvars import copy_context
 from typing import Final, Literal
 from weakref import WeakSet
 
@@ -28,6 +29,7 @@ from algosearch.errors import AlgosearchError, SearcherClosed, UnknownDevice
 from algosearch.forks import renew_in_children
 from algosearch.records import Environment, Record
 from algosearch.search.answers import Answers
+from algosearch.search.callbacks import context_of_callbacks
 from algosearch.search.claims import EXPIRY_S, PATIENCE_S, Claims
 from algosearch.search.contained import ContainedStore
 from algosearch.search.counts import ClaimCounts, Counts
@@ -108,7 +110,8 @@ class Engine:
         self._serving = False
         """True once what is posted can be worked on."""
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._posted = asyncio.Event()
+        self._context = copy_context()
+        """Of callbacks."""
         self._stop = asyncio.Event()
         self._asleep = False
         """True in a child until the first question, or until it is woken."""
@@ -235,7 +238,7 @@ class Engine:
         elif wake:
             assert self._loop is not None
             with contextlib.suppress(RuntimeError):  # ended in between: `_bury` has emptied the inbox
-                self._loop.call_soon_threadsafe(self._posted.set)
+                self._loop.call_soon_threadsafe(self._drain, context=self._context)
         elif message in _ANSWERED and self._asleep:
             self.wake()
 
@@ -262,24 +265,16 @@ class Engine:
         try:
             with self._inbox_lock:
                 self._loop = asyncio.get_running_loop()
+                self._context = context_of_callbacks()
                 if self._stopping:
                     self._stop.set()
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._work, tasks)
+                tasks.start_soon(self._open, tasks)
                 await self._stop.wait()
                 tasks.cancel_scope.cancel()
         finally:
             with anyio.CancelScope(shield=True):
                 await self._close()
-
-    async def _work(self, tasks: TaskGroup) -> None:
-        await self._open(tasks)
-        # In a task: what is begun here starts others, which anyio allows a mere callback only where nobody has
-        # installed sniffio.
-        while True:
-            self._posted.clear()
-            self._drain()
-            await self._posted.wait()
 
     async def _open(self, tasks: TaskGroup) -> None:
         self._tasks = tasks
@@ -293,6 +288,7 @@ class Engine:
         with self._inbox_lock:
             self._serving = True
         self.ready.set(tuple(device for _, device in self.lineup.devices))
+        self._drain()
 
     def _sort_devices(self, tasks: TaskGroup) -> None:
         kinds: dict[tuple[int, str], list[tuple[Backend, Device]]] = {}
@@ -326,7 +322,6 @@ class Engine:
             self._inbox.clear()
             self._woken = False
         assert self._tower is not None
-        assert self._verifier is not None
         assert self._tasks is not None
         submitted: dict[Pool, list[Inquiry]] = {}
         for message, subject in messages:
@@ -337,7 +332,10 @@ class Engine:
                     self._stillness.end(subject)
                 continue
             if isinstance(subject, Verification):
-                self._verifier.begin(subject)
+                if self._verifier is None:
+                    subject.fail(SearcherClosed())
+                else:
+                    self._verifier.begin(subject)
                 continue
             try:
                 pool = self._pool_of(subject.question.device)
