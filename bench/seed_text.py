@@ -109,8 +109,8 @@ def _figures(file: Row) -> list[str]:
     if again:
         lines.append(
             f"- *async* again, in the same process: at most {max(again):.2f} µs a query. {_verdict(max(again) <= 2)} "
-            "A new process reads each problem's record from disk once, 60 to 100 µs each; over the few queries of one device "
-            "that is more than 2 µs a query, whatever is asked."
+            "A new process reads each problem's record from disk once, 60 to 100 µs each; over the few queries of one "
+            "device that is more than 2 µs a query, whatever is asked."
         )
     for place, row in warm.items():
         fixed = cells[f"{place} fixed warm"]
