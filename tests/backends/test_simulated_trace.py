@@ -143,10 +143,20 @@ def test_threads_and_processes_share_a_file(tmp_path: Path) -> None:
     assert all(each.call != "destroy" or each.algorithm for each in events)
 
 
+def test_a_line_that_is_being_written_is_no_event_yet(tmp_path: Path) -> None:
+    path = tmp_path / "trace"
+    backend = SimulatedBackend(Script(), trace=path)
+    opened(backend).enumerate(CONV, 1)
+    raw, events = path.read_bytes(), read_trace(path)
+    for length in range(raw.rindex(b"{"), len(raw)):
+        path.write_bytes(raw[:length])
+        assert read_trace(path) == events[:-1]
+
+
 def test_a_trace_that_is_not_there_or_is_none(tmp_path: Path) -> None:
     assert read_trace(tmp_path / "absent") == ()
     torn = tmp_path / "torn"
-    torn.write_text('{"t": 1.0, "pid"')
+    torn.write_text('{"t": 1.0, "pid"\n')
     with pytest.raises(InvalidSetting, match="is not a trace"):
         read_trace(torn)
 

@@ -101,14 +101,15 @@ class Tracer:
 
 
 def read_trace(path: str | os.PathLike[str]) -> tuple[TraceEvent, ...]:
-    """The events of a file in the order in which they were written; none if the file does not exist.
+    """The events of a file in the order in which they were written; none if the file does not exist. A last line
+    without an end is being written, and no event yet.
 
     Raises:
         InvalidSetting: a line is not an event.
     """
     try:
         with open(path, "rb") as lines:
-            return tuple(map(_decode, lines))
+            return tuple(_decode(line) for line in lines if line.endswith(b"\n"))
     except FileNotFoundError:
         return ()
     except msgspec.DecodeError as error:
