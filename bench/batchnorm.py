@@ -15,12 +15,11 @@ from __future__ import annotations
 import asyncio
 import json
 import statistics
-import subprocess
-import sys
 from itertools import product
 from time import perf_counter
 from typing import Any
 
+import apart
 import oracle
 from networks import described
 from report import arguments, report
@@ -169,14 +168,6 @@ def _sizes_that_differ(choices: dict[BatchNormOp, algosearch.Choice]) -> list[st
     return differing
 
 
-def fresh(*arguments_: str) -> dict[str, Any]:
-    """One sample, in a process of its own."""
-    command = [sys.executable, __file__, "--sample", *arguments_]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
-
-
 def main() -> None:
     parser = arguments(__doc__ or "")
     parser.add_argument("--sample", nargs=4, metavar=("TYPE", "LAYOUT", "BATCH", "SECONDS"))
@@ -192,7 +183,8 @@ def main() -> None:
         return
     raw = {
         f"{data_type}_{layout}": [
-            fresh(data_type, layout, str(options.batch), str(options.seconds)) for _ in range(options.times)
+            apart.sample(__file__, data_type, layout, str(options.batch), str(options.seconds))
+            for _ in range(options.times)
         ]
         for data_type, layout in product(options.types, options.layouts)
     }

@@ -17,14 +17,13 @@ from __future__ import annotations
 import asyncio
 import json
 import statistics
-import subprocess
-import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Sequence
 from time import perf_counter
 from typing import Any, Final
 
+import apart
 from report import arguments, report
 from ticker import tick
 
@@ -129,14 +128,6 @@ async def sample(who: str, name: str, case: str, batch: int, keys: int) -> dict[
     }
 
 
-def fresh(who: str, *what: object) -> dict[str, Any]:
-    """One sample, in a process of its own."""
-    command = [sys.executable, __file__, "--sample", who, *map(str, what)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
-
-
 def picked_us(samples: Sequence[dict[str, Any]], everybody: Sequence[dict[str, Any]]) -> list[float]:
     """What the picks of each sample cost in sum."""
     sums = [0.0] * len(samples)
@@ -167,7 +158,7 @@ def main() -> None:
     raw: dict[str, list[dict[str, Any]]] = {"quiet": [], "busy": []}
     for _ in range(options.times):
         for who, found in raw.items():
-            found.append(fresh(who, options.backend, options.case, options.batch, keys))
+            found.append(apart.sample(__file__, who, options.backend, options.case, options.batch, keys))
     everybody = [*raw["quiet"], *raw["busy"]]
     seconds = {who: statistics.median(each["seconds"] for each in found) for who, found in raw.items()}
     cost_us = {who: statistics.median(picked_us(found, everybody)) for who, found in raw.items()}

@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import json
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -22,6 +21,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+import apart
 from networks import CASES, described, training_convs
 from report import arguments, report
 
@@ -160,11 +160,7 @@ def sample(who: str, network: str, case: str, batch: int) -> dict[str, Any]:
 
 def _elsewhere(who: str, network: str, case: str, batch: int) -> dict[str, Any]:
     """One sample, in a process of its own."""
-    started = time.time()
-    command = [sys.executable, __file__, "--sample", who, network, case, str(batch), str(started)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    return apart.sample(__file__, who, network, case, batch, time.time())
 
 
 def main() -> None:

@@ -14,14 +14,13 @@ from __future__ import annotations
 import asyncio
 import json
 import statistics
-import subprocess
-import sys
 from collections.abc import Iterator
 from itertools import product
 from math import exp, log
 from time import perf_counter
 from typing import Any
 
+import apart
 import odd_channels
 import oracle
 from networks import CASES, described
@@ -204,14 +203,6 @@ def torch_benchmark(listed: str, stride: int, seconds: float) -> dict[str, Any]:
     return {"cases": found}
 
 
-def fresh(*arguments_: str) -> dict[str, Any]:
-    """One sample, in a process of its own."""
-    command = [sys.executable, __file__, "--sample", *arguments_]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
-
-
 def main() -> None:
     parser = arguments(__doc__ or "")
     parser.add_argument("--sample", nargs=5, metavar=("WHO", "LIST", "STRIDE", "AGAINST", "SECONDS"))
@@ -228,8 +219,10 @@ def main() -> None:
         else:
             print(json.dumps(torch_benchmark(listed, int(stride), float(seconds))))
         return
-    how = (options.list, str(options.stride), options.against, str(options.seconds))
-    samples = [(fresh("ours", *how), fresh("torch", *how)) for _ in range(options.times)]
+    how = (options.list, options.stride, options.against, options.seconds)
+    samples = [
+        (apart.sample(__file__, "ours", *how), apart.sample(__file__, "torch", *how)) for _ in range(options.times)
+    ]
     total = sum(1 for _ in cases(options.list, 1))
     report(
         {"cases_in_all": total} | _figures(samples),

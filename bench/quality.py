@@ -11,11 +11,10 @@ from __future__ import annotations
 import asyncio
 import json
 import statistics
-import subprocess
-import sys
 from time import perf_counter
 from typing import Any
 
+import apart
 import graphs
 import oracle
 from networks import CASES, described, training_convs
@@ -137,14 +136,6 @@ def torch_graphs(network: str, case: str, batch: int, *, benchmark: bool) -> dic
     return {"graph_us": [graphs.torch_us(TorchConv(op)) for op in training_convs(network, case, batch)]}
 
 
-def fresh(who: str, network: str, case: str, batch: int, how: str) -> dict[str, Any]:
-    """One sample, in a process of its own."""
-    command = [sys.executable, __file__, "--sample", who, network, case, str(batch), how]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
-
-
 def main() -> None:
     parser = arguments(__doc__ or "")
     parser.add_argument("--sample", nargs=5, metavar=("WHO", "NETWORK", "CASE", "BATCH", "HOW"))
@@ -177,7 +168,7 @@ def _add_case(figures: dict[str, Any], raw: dict[str, Any], what: tuple[str, str
     samples: dict[str, list[dict[str, Any]]] = {who: [] for who in ("ours", *options.peers)}
     for _ in range(options.times):
         for who, found in samples.items():
-            found.append(fresh(who, network, case, batch, options.how))
+            found.append(apart.sample(__file__, who, network, case, batch, options.how))
     raw[name] = samples
     for key, label in (("warm", "tried_warm"), ("rotating", "tried_rotating"), ("all", "all_warm")):
         each = [_regret(sample[key]) for sample in samples["ours"] if key in sample]

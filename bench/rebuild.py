@@ -13,12 +13,11 @@ from __future__ import annotations
 import asyncio
 import json
 import statistics
-import subprocess
-import sys
 import tempfile
 from time import perf_counter
 from typing import Any
 
+import apart
 from networks import CASES, described, training_convs
 from report import arguments, report
 
@@ -81,14 +80,6 @@ async def find(directory: str, ops: list[ConvOp], *, run: bool) -> dict[str, Any
     return found
 
 
-def fresh(*arguments_: str) -> dict[str, Any]:
-    """One sample, in a process of its own."""
-    command = [sys.executable, __file__, "--sample", *arguments_]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
-
-
 def main() -> None:
     parser = arguments(__doc__ or "")
     parser.add_argument("--sample", nargs=5, metavar=("WHAT", "DIRECTORY", "NETWORK", "CASE", "BATCH"))
@@ -113,9 +104,9 @@ def main() -> None:
             for case in options.cases:
                 name = f"{network}_{batch}_{case}"
                 with tempfile.TemporaryDirectory() as directory:
-                    fresh("fill", directory, network, case, str(batch))
+                    apart.sample(__file__, "fill", directory, network, case, str(batch))
                     samples = [
-                        fresh("run" if turn == 0 else "find", directory, network, case, str(batch))
+                        apart.sample(__file__, "run" if turn == 0 else "find", directory, network, case, str(batch))
                         for turn in range(options.times)
                     ]
                 raw[name] = samples

@@ -21,8 +21,6 @@ On a quiet machine of 16 cores, and on one with a GPU:
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass, field
@@ -31,6 +29,7 @@ from statistics import median, median_low
 from time import perf_counter
 from typing import Any
 
+from apart import told
 from report import arguments, report
 
 from algosearch.compiler.strategies import STRATEGIES
@@ -69,14 +68,12 @@ class Budget:
 
 def run(options: Any, strategy: str, store: Path, patience_s: float, nodes: int = 1, devices: int = 1) -> Row:
     """One cell in a fresh process."""
-    line = [sys.executable, str(Path(__file__).with_name("seed_cell.py")), strategy, "--store", str(store)]
+    line = [str(Path(__file__).with_name("seed_cell.py")), strategy, "--store", str(store)]
     line += ["--nodes", str(nodes), "--devices", str(devices), "--patience", f"{patience_s:.3f}"]
     line += ["--workload", options.workload, "--batch", str(options.batch)]
     line += [f"--{name}" for name in ("half", "full") if getattr(options, name)]
     line += ["--backend", options.backend] if options.backend else []
-    done = subprocess.run(line, check=True, stdout=subprocess.PIPE)
-    row: Row = json.loads(done.stdout.splitlines()[-1])
-    return row
+    return told(line)
 
 
 def warm(options: Any, strategy: str, store: Path, patience_s: float, nodes: int, devices: int) -> Row:

@@ -24,6 +24,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
+import apart
 import oracle
 from networks import CASES, described, training_convs
 from report import arguments, report
@@ -130,9 +131,7 @@ def together(count: int, what: tuple[str, str, str], *, shared: bool, served: bo
             time.sleep(0.01)
         Path(directory, "go").touch()
         found = [json.loads(each.communicate()[0].splitlines()[-1]) for each in started]
-        command = [sys.executable, __file__, "--sample", "regrets", *what, directory, "0"]
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-        priced = json.loads(done.stdout.splitlines()[-1])
+        priced = apart.sample(__file__, "regrets", *what, directory, 0)
     wall_s = max(each["ended"] for each in found) - min(each["began"] for each in found)
     return {"wall_s": wall_s, "processes": found, **priced}
 

@@ -88,14 +88,6 @@ class Runnable:
         self._packs = [*(each for each in self._packs if not each.is_destroyed), pack]
         return pack
 
-    def execute(self, pack: VariantPack) -> int:
-        """Launch it, keeping the interpreter's lock; the status."""
-        return pack.launch()
-
-    def execute_long(self, pack: VariantPack) -> int:
-        """Launch it, giving the interpreter's lock up meanwhile; the status. For a first launch."""
-        return pack.launch_long()
-
     def destroy(self) -> None:
         """Give it and its packs back: what it compiled is unloaded, which may wait for the device. Nothing that was
         recorded from it (a CUDA graph) may run afterwards. Harmless if done twice."""

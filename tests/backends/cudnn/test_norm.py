@@ -67,7 +67,7 @@ class Running:
         pointers = self.memory.pointers | {UIDS["reserve"]: self.reserve.ctypes.data}
         pointers |= {UIDS[name]: addressof(number) for name, number in numbers.items()}
         pack = self.plan.variant_pack(pointers, self.workspace.ctypes.data)
-        assert self.plan.execute_long(pack) == 0
+        assert pack.launch_long() == 0
         return read
 
     def prepare_in_place(self) -> None:
@@ -209,7 +209,7 @@ def test_it_runs_through_the_handle_and_lock_that_are_asked_for(fake: FakeCudnn,
     running = Running(plan, PLAIN)
     pack = plan.variant_pack(running.memory.pointers, 0, handle=handle)
     fake.script("execute", 5000, what=1)
-    assert pack.launch() == plan.execute(pack) == plan.execute_long(pack) == 5000
+    assert pack.launch() == pack.launch_long() == 5000
     plan.destroy()
     with pytest.raises(AssertionError, match="destroyed"):
         pack.launch()

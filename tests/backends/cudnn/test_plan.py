@@ -72,7 +72,7 @@ def test_what_runs_is_the_convolution(fake_session: FakeCudnn, op: ConvOp, seed:
         memory.fill(name, dice.integers(-3, 4, memory.size(name)))
     operands = {name: memory.values(name) for name in memory.tensors}
     pack = running.plan.variant_pack(running.pointers, running.workspace.ctypes.data)
-    assert running.plan.execute_long(pack) == 0
+    assert pack.launch_long() == 0
     (written,) = (tensor.name for tensor in running.graph.tensors if tensor.written)
     found, right = memory.values(written).astype("f8"), reference.conv(op, operands)
     np.testing.assert_allclose(found, right, rtol=2**-8 if op.output_type == "bfloat16" else 2**-11)
@@ -104,9 +104,9 @@ def test_it_runs_on_the_stream_of_the_handle_it_is_given(fake: FakeCudnn, runnin
     lane.set_stream(0x77)
     fake.journal()
     pack = running.plan.variant_pack(running.pointers, running.workspace.ctypes.data, handle=lane)
-    assert running.plan.execute(pack) == 0
+    assert pack.launch() == 0
     own = running.plan.variant_pack(running.pointers, running.workspace.ctypes.data)
-    assert running.plan.execute(own) == 0
+    assert own.launch() == 0
     assert [line for line in fake.journal() if line.startswith("execute")] == ["execute on 0x77", "execute on (nil)"]
     lane.destroy()
 
@@ -115,8 +115,8 @@ def test_the_lock_is_kept_where_it_is_short_and_given_up_where_it_is_long(fake: 
     pack = running.plan.variant_pack(running.pointers, running.workspace.ctypes.data)
     fake.watch_lock()
     fake.journal()
-    running.plan.execute(pack)
-    running.plan.execute_long(pack)
+    pack.launch()
+    pack.launch_long()
     pack.launch()
     assert fake.journal() == ["+execute on (nil)", "-execute on (nil)", "+execute on (nil)"]
     plan = running.graph.build(5, ())
@@ -145,7 +145,7 @@ def test_statuses_come_back_as_they_are(fake: FakeCudnn, running: Running) -> No
     for status in (3007, 5003, 4004):
         fake.reset()
         fake.script("execute", status)
-        assert running.plan.execute(pack) == running.plan.execute_long(pack) == status
+        assert pack.launch() == pack.launch_long() == status
         error = fake.library.error(status, "running it")
         assert "scripted: execute 5" in error.message
         assert (
@@ -158,9 +158,9 @@ def test_statuses_come_back_as_they_are(fake: FakeCudnn, running: Running) -> No
 def test_a_missing_address_and_a_broken_promise_are_noticed(fake: FakeCudnn, running: Running) -> None:
     workspace = running.workspace.ctypes.data
     pack = running.plan.variant_pack({1: running.pointers[1], 2: running.pointers[2]}, workspace)
-    assert running.plan.execute(pack) == 2000
+    assert pack.launch() == 2000
     pack = running.plan.variant_pack({**running.pointers, 1: running.pointers[1] + 4}, workspace)
-    assert running.plan.execute(pack) == 2003
+    assert pack.launch() == 2003
 
 
 def test_a_pack_is_forgotten_once_it_is_destroyed(running: Running) -> None:
@@ -179,9 +179,9 @@ def test_nothing_runs_after_the_end(running: Running) -> None:
     pack = running.plan.variant_pack(running.pointers, running.workspace.ctypes.data)
     running.plan.destroy()
     with pytest.raises(AssertionError, match="destroyed"):
-        running.plan.execute(pack)
+        pack.launch()
     with pytest.raises(AssertionError, match="destroyed"):
-        running.plan.execute_long(pack)
+        pack.launch_long()
 
 
 @pytest.mark.parametrize("behaviour", [WRONG, BEYOND, BEYOND_WORKSPACE])
@@ -192,7 +192,7 @@ def test_the_fake_can_be_bad(fake: FakeCudnn, handle: Handle, behaviour: int) ->
     for running in (good, bad):
         running.memory.bytes["output"] = aligned(running.memory.bytes["output"].size + 4)
         pack = running.plan.variant_pack(running.pointers, running.workspace.ctypes.data)
-        assert running.plan.execute(pack) == 0
+        assert pack.launch() == 0
     differs = bad.memory.bytes["output"] != good.memory.bytes["output"]
     assert differs[:-4].any() == (behaviour == WRONG)
     assert differs[-4:].any() == (behaviour == BEYOND)
