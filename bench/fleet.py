@@ -52,6 +52,8 @@ KEYS = 500
 KEY_MS = 100.0
 FLEETS = (2, 4, 8, 16)
 RANKS_A_PROCESS = 64
+CONNECTIONS = 3
+"""Of a rank to the server, at most."""
 OPS = [algosearch.ConvOp(input_shape=(1 + i, 16, 14, 14), filter_shape=(16, 16, 3, 3)) for i in range(KEYS)]
 
 
@@ -233,6 +235,19 @@ def _result(process: subprocess.Popen[str]) -> Result:
     return msgspec.json.decode(out, type=Result)
 
 
+def allow_files(ranks: int) -> None:
+    """Let every process that is started from here have as many files open as the server needs for so many ranks: the
+    usual limit of 1,024 is one for half as many, and beyond it connections are cut without a word."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = CONNECTIONS * ranks + 256
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        sys.exit(f"{ranks} ranks need {needed} open files of the server, and this system allows {hard}")
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+
+
 def main(args: Sequence[str] | None = None) -> None:
     parser = arguments(__doc__ or "")
     parser.add_argument("--job", help="be one of the processes: what it is to do, as JSON")
@@ -246,6 +261,7 @@ def main(args: Sequence[str] | None = None) -> None:
     if options.recompute is not None:
         print(recomputed(options.recompute))
         return
+    allow_files(FLEETS[-1] * options.ranks)
     figures: dict[str, Any] = {"processes": list(FLEETS), "keys": KEYS}
     raw: dict[str, Any] = {}
     if options.only != "ranks":

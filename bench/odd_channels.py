@@ -13,7 +13,7 @@ from algosearch.ops import ConvOp
 from algosearch.records import Candidate
 from algosearch.records.trial import RUNTIME_COMPILED
 
-FEW = 4
+FEW = 10
 """Padded candidates that are timed."""
 
 CASES: dict[str, dict[str, Any]] = {

@@ -160,7 +160,7 @@ def test_a_run_that_is_refused_copies_nothing_out(fake: FakeCudnn, driven: Drive
 
 def test_a_search_lists_a_few_of_them_behind_the_first(fake: FakeCudnn, driven: Driven) -> None:
     fake.forget_engines()
-    for number in range(10):
+    for number in range(12):
         fake.engine(
             number,
             numerical=[] if number == 1 else [NumericalNote.TENSOR_CORE],
@@ -170,14 +170,14 @@ def test_a_search_lists_a_few_of_them_behind_the_first(fake: FakeCudnn, driven: 
             }.get(number, []),
         )
         fake.config(number)
-    padded = ["cudnn/graph:0?pad=8", "cudnn/graph:4?pad=8", "cudnn/graph:5?pad=8"]
+    padded = [f"cudnn/graph:{number}?pad=8" for number in (0, 1, 4, 5, 6, 7)]
     for width in (1, 8, None):
         listing = driven.enumerate(LISTED, width)
         names = [each.algorithm for each in listing.candidates]
         assert [each.rank for each in listing.candidates] == list(range(len(names)))
-        assert names[6:9] == padded
-        assert not any("pad" in name for name in (*names[:6], *names[9:]))
-        assert listing.look_at == 15
+        assert names[6:12] == padded
+        assert not any("pad" in name for name in (*names[:6], *names[12:]))
+        assert listing.look_at == 18
     assert not any("pad" in each.algorithm for each in driven.enumerate(OP, 1).candidates), "one that is not worth it"
 
 

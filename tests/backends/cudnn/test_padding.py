@@ -121,6 +121,8 @@ WORTH: Final = [
     dict.fromkeys(HALVES, "float32"),
     {"dilation": (2, 2), "padding_low": (2, 2), "padding_high": (2, 2)},
     {"filter_shape": (32, 3, 7, 7)},
+    {"filter_shape": (64, 3, 7, 7), "stride": (2, 2), "direction": "backward_data"},  # the stem's, not asked in training
+    {"input_shape": (32, 3, 224, 224), "filter_shape": (384, 3, 16, 16), "stride": (16, 16)},
 ]
 NOT_WORTH: Final = [
     {"filter_shape": (64, 3, 7, 7), "stride": (2, 2)},  # the stem
@@ -128,7 +130,7 @@ NOT_WORTH: Final = [
     {"input_shape": (1, 3, 32, 32)},  # small
     {
         "input_shape": (32, 3, 224, 224),
-        "filter_shape": (384, 3, 16, 16),
+        "filter_shape": (16, 3, 16, 16),
         "stride": (16, 16),
     },  # copies more than it does
     {"input_shape": (32, 16, 56, 56), "filter_shape": (64, 16, 3, 3)},
