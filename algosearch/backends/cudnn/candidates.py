@@ -100,8 +100,8 @@ def listing(graph: OperationGraph, op: ConvOp, width: int | None, *, padded: Seq
 
 
 def padded_candidates(graph: OperationGraph, padding: Padding) -> list[Candidate]:
-    """The few best-listed of a padded op, as candidates of the op. Nothing that is compiled at run time. What
-    has no note of tensor cores is among them: one such was the best by a factor of 1.6. Ranks are those among themselves.
+    """The few best-listed of a padded op, as candidates of the op. Nothing that is compiled at run time; but also what
+    has no note of tensor cores: one such was the best by a factor of 1.6. Their ranks are those among themselves.
 
     Raises:
         CudnnError: the heuristics cannot be asked.

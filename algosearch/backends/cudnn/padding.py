@@ -148,7 +148,8 @@ def worthwhile(op: ConvOp) -> Padding | None:
 def _has_engines_of_its_own(op: ConvOp) -> bool:
     """Whether it is shaped like the first convolution of ResNet, for which the library has engines of its own; but none
     for its data gradient, which took 1.5 to 1.7 times as long as the padded one."""
-    return op.direction != "backward_data" and (op.filter_shape[1], op.filter_shape[2:], op.stride) == (_STEM_CHANNELS, _STEM_TAPS, _STEM_STRIDE)
+    shaped = (op.filter_shape[1], op.filter_shape[2:], op.stride) == (_STEM_CHANNELS, _STEM_TAPS, _STEM_STRIDE)
+    return shaped and op.direction != "backward_data"
 
 
 def _padded_tensor(tensor: GraphTensor, padded: GraphTensor, offset: int) -> PaddedTensor:

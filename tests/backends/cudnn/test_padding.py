@@ -121,7 +121,7 @@ WORTH: Final = [
     dict.fromkeys(HALVES, "float32"),
     {"dilation": (2, 2), "padding_low": (2, 2), "padding_high": (2, 2)},
     {"filter_shape": (32, 3, 7, 7)},
-    {"filter_shape": (64, 3, 7, 7), "stride": (2, 2), "direction": "backward_data"},  # the stem's, not asked in training
+    {"filter_shape": (64, 3, 7, 7), "stride": (2, 2), "direction": "backward_data"},  # the stem's
     {"input_shape": (32, 3, 224, 224), "filter_shape": (384, 3, 16, 16), "stride": (16, 16)},
 ]
 NOT_WORTH: Final = [
