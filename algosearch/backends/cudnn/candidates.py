@@ -106,11 +106,7 @@ def padded_candidates(graph: OperationGraph, padding: Padding) -> list[Candidate
     Raises:
         CudnnError: the heuristics cannot be asked.
     """
-    usable = (
-        config
-        for config in graph.heuristics("instant", _PADDED_ASKED)
-        if _NOT_PADDED.isdisjoint(config.notes)
-    )
+    usable = (config for config in graph.heuristics("instant", _PADDED_ASKED) if _NOT_PADDED.isdisjoint(config.notes))
     return [
         padded_candidate(
             Candidate(
