@@ -138,11 +138,13 @@ def home(calls: Calls, runtime: Runtime) -> CupyHome:
 def test_what_was_current_is_current_again(calls: Calls, home: CupyHome, before: int | None) -> None:
     assert calls.retained == [1]
     calls.thread.context = before
-    with pytest.raises(KeyError), home.current():
+    with home.current():
         assert calls.current == CONTEXT
         with home.current():
             assert calls.current == CONTEXT
         assert calls.current == CONTEXT
+    assert calls.current == before
+    with pytest.raises(KeyError), home.current():
         raise KeyError
     assert calls.current == before
 
@@ -171,10 +173,8 @@ def test_what_is_captured_and_where_memory_is(home: CupyHome, runtime: Runtime) 
     assert [home.is_capturing(stream) for stream in (2, 7)] == [False, True]
     assert [home.device_of(address) for address in (1, 9)] == [1, HOST]
     runtime.status = 906
-    assert not home.is_capturing(0), (
-        "the default stream is not asked for, which may not be asked while another captures"
-    )
-    assert not home.is_capturing(1)
+    for default in (0, 1):
+        assert not home.is_capturing(default), "it cannot be, and to ask while another is captured is an error"
     with pytest.raises(CudaFault, match=r"cudaStreamIsCapturing: status 906 \(906\)"):
         home.is_capturing(7)
     with pytest.raises(CudaFault, match="cudaPointerGetAttributes"):
