@@ -119,7 +119,10 @@ class CudnnSession:
     def build(self, op: Op, candidate: Candidate) -> Built | Failure:
         """As the contract says."""
         start = perf_counter()
-        offer = self._offer_of(op)
+        try:
+            offer = self._offer_of(op)
+        except CudnnError as error:
+            return error.failure("building")
         if offer is None:
             return Failure("not_supported", f"the library cannot do {op.describe()}")
         try:
@@ -128,6 +131,11 @@ class CudnnSession:
             return Failure("not_supported", str(error))
         if isinstance(made, Failure):
             return made
+        if made.plan.workspace_bytes > candidate.workspace_bytes:
+            needed_bytes = made.plan.workspace_bytes
+            made.destroy()
+            what = f"{candidate.algorithm} was listed with {candidate.workspace_bytes} bytes of workspace"
+            return Failure("not_supported", f"{what}, and needs {needed_bytes}")
         number = next(self._numbers)
         self._plans[number] = _Built(op, candidate, made)
         return Built(number, (perf_counter() - start) * 1e6)
@@ -155,7 +163,12 @@ class CudnnSession:
         """As the contract says."""
         if self._loaded is not None:
             raise AssertionError(f"loading over {self._loaded.op.describe()}, which would leak")
-        self._enter_lane()
+        try:
+            self._enter_lane()
+        except CudnnError as error:
+            if error.fault != "memory":
+                raise
+            return self._out_of_memory(str(error))
         made = [built.made for built in tuple(self._plans.values()) if built.op == op]
         problem = problem_of(op, max((each.plan.reserve_bytes for each in made), default=0))
         rotating = self._timing == "rotating"
@@ -191,9 +204,12 @@ class CudnnSession:
         built, loaded = self._ready(plan)
         if against is not None and against not in loaded.agreeing and against != plan:
             other, _ = self._ready(against)
-            if self._surviving([other], lambda: self._result_of(against, other, loaded)) is None:
+            failure = self._surviving([other], lambda: self._result_of(against, other, loaded))
+            if failure is None:
                 loaded.buffers.keep_result()
                 loaded.agreeing = {against}
+            elif self._sick is not None:
+                return failure  # nothing that would run now says anything of `plan`
         failure = self._surviving([built], lambda: self._result_of(plan, built, loaded))
         if failure is None:
             failure = self._surviving([built], lambda: self._judge(built, loaded))
@@ -309,8 +325,13 @@ class CudnnSession:
     def _enter_lane(self) -> Handle:
         if self._lane is None:
             self._gpu.enter()
-            self._lane = Handle(self._library)
-            self._lane.set_stream(self._gpu.stream)
+            handle = Handle(self._library)
+            try:
+                handle.set_stream(self._gpu.stream)
+            except BaseException:
+                handle.destroy()  # else it would be taken for the lane's, and run elsewhere
+                raise
+            self._lane = handle
         return self._lane
 
     def _ready(self, number: int) -> tuple[_Built, _Loaded]:
@@ -320,6 +341,8 @@ class CudnnSession:
             raise AssertionError(f"there is no plan {number}")
         if loaded is None or loaded.op != built.op:
             raise AssertionError(f"plan {number} is for {built.op.describe()}; {self!r}")
+        if built.candidate.workspace_bytes > loaded.buffers.workspace_bytes:
+            raise AssertionError(f"plan {number} needs more than {loaded.buffers.workspace_bytes} bytes of workspace")
         return built, loaded
 
     def _packs(self, number: int, built: _Built, loaded: _Loaded) -> list[VariantPack]:
@@ -346,13 +369,19 @@ class CudnnSession:
         return None
 
     def _surviving(self, ran: Sequence[_Built], run: Callable[[], T]) -> T | Failure:
-        """What `run` returns; a failure if something that it queued failed, and the device is still of use."""
+        """What `run` returns; a failure if something that it queued failed, or could not be bound to its addresses.
+
+        Raises:
+            CudnnError: the library was called wrongly.
+        """
         try:
             return run()
         except CudaFault as fault:
             if not self._gpu.is_healthy():
                 return self._lost(ran, str(fault))
             return Failure("launch_failed", str(fault), (("status", str(fault.status)),))
+        except CudnnError as error:
+            return error.failure("running")
 
     def _lost(self, ran: Sequence[_Built], what: str) -> Failure:
         """One of these candidates has made the device useless to this process."""
