@@ -19,7 +19,7 @@ from typing import Final
 import msgspec
 
 from algosearch.backends.arrays import HOST, Seen
-from algosearch.backends.cudnn.convolution import convolution_tensors
+from algosearch.backends.cudnn.convolution import alignment_told, convolution_tensors
 from algosearch.backends.cudnn.gpu import Block, CudaFault, OutOfDeviceMemory
 from algosearch.backends.cudnn.handle import Handle
 from algosearch.backends.cudnn.home import PER_THREAD_STREAM, Home
@@ -144,7 +144,7 @@ class CudnnExecutable:
         self.names: tuple[tuple[str, bool], ...] = tuple((each.name, each.written) for each in tensors)
         self.workspace_bytes = made.plan.workspace_bytes
         self.reserve_bytes = made.plan.reserve_bytes
-        self.alignment_bytes = op.alignment_bytes if isinstance(op, ConvOp) else NORM_ALIGNMENT_BYTES
+        self.alignment_bytes = alignment_told(op) if isinstance(op, ConvOp) else NORM_ALIGNMENT_BYTES
         self.workspace_alignment_bytes = WORKSPACE_ALIGNMENT_BYTES
         self._uids = {each.name: each.uid for each in tensors}
         if self.reserve_bytes:

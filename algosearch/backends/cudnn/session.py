@@ -189,14 +189,17 @@ class CudnnSession:
         """As the contract says. The limit is for the mean of a burst."""
         if not bursts:
             return ()
-        asked = [(self._ready(plan)[0], self._burst(plan, repeats)) for plan, repeats in bursts]
-        ran = [built for built, _ in asked]
-        timed = self._surviving(ran, lambda: gate.run(self._gpu, self._gate, [burst for _, burst in asked]))
+        ran = [self._ready(plan)[0] for plan, _ in bursts]
+
+        def run() -> list[gate.Timed]:
+            return gate.run(self._gpu, self._gate, [self._burst(plan, repeats) for plan, repeats in bursts])
+
+        timed = self._surviving(ran, run)
         if isinstance(timed, Failure):  # whose fault it was cannot be told: they ran one behind the other
-            return (timed,) * len(asked)
+            return (timed,) * len(ran)
         return tuple(
-            self._outcome(built, each, len(burst.launches), limit_us)
-            for (built, burst), each in zip(asked, timed, strict=True)
+            self._outcome(built, each, repeats, limit_us)
+            for built, each, (_, repeats) in zip(ran, timed, bursts, strict=True)
         )
 
     def check(self, plan: int, against: int | None) -> Failure | None:

@@ -296,6 +296,22 @@ def test_the_same_addresses_in_other_places_are_another_binding(runner: CudnnRun
         check(plan, rows)
 
 
+def test_an_array_may_lie_worse_than_was_promised_as_long_as_nothing_relies_on_it(runner: CudnnRunner) -> None:
+    with built(runner, replace(CONV, alignment_bytes=1024), ENGINE) as plan:
+        slot = plan.slots["input"]
+        rows = rows_for(plan.slots.values())
+        for offset_bytes, is_good in ((256, True), (128, False)):
+            moved = aligned(4096 + rows["input"].nbytes)[offset_bytes:][: rows["input"].nbytes].view(np.float32)
+            moved[:] = rows["input"]
+            arrays = on_device(plan, rows) | {"input": OnDevice(shaped(slot, moved))}
+            if is_good:
+                plan(**arrays)
+                check(plan, rows)
+            else:
+                with pytest.raises(InvalidCall, match="multiple of 256"):
+                    plan(**arrays)
+
+
 def test_threads_take_turns(runner: CudnnRunner) -> None:
     with built(runner, CONV, SPACIOUS) as one, built(runner, NORM, ENGINE) as other, ThreadPoolExecutor(4) as pool:
         runs = [pool.submit(run, plan, seed, stream=seed + 1) for seed in range(12) for plan in (one, other)]

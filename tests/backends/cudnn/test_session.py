@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from algosearch.backends.base import Backend
 from algosearch.backends.cudnn.enums import HeuristicMode, LegacyMode
@@ -106,6 +107,21 @@ def test_who_agrees_with_one_that_passed_is_run_once(fake: FakeCudnn, driven: Dr
     fake.journal()
     assert driven.check(plans[2], plans[0]) is None
     assert sum(line.lstrip("+-").startswith("execute") for line in fake.journal()) == 1
+
+
+@pytest.mark.parametrize(("promised_bytes", "told_bytes"), [(4, 4), (256, 256), (512, 256), (4096, 256)])
+def test_no_more_alignment_is_told_than_there_is(
+    fake: FakeCudnn, driven: Driven, promised_bytes: int, told_bytes: int
+) -> None:
+    """Where tensors lie in a search's memory, and padded copies in a workspace."""
+    op = replace(OP, alignment_bytes=promised_bytes)
+    fake.journal()
+    plans = driven.runnable(op)
+    told = {line.partition(": ")[2] for line in fake.journal() if line.lstrip("+-").startswith("set 17 900 ")}
+    assert told == {str(told_bytes)}
+    driven.load_for(op, plans)
+    for _, plan in plans:
+        assert isinstance(driven.launch(plan), Burst)
 
 
 def test_each_thread_has_its_own_handle_and_enters_the_device(fake: FakeCudnn, driven: Driven) -> None:

@@ -110,6 +110,18 @@ def test_what_cannot_be_bound_is_the_candidates_failure(fake: FakeCudnn, driven:
         driven.launch(other)
 
 
+def test_what_cannot_be_bound_again_for_a_round_is_a_failure(fake: FakeCudnn, driven: Driven) -> None:
+    """Between two turns in the lane an op is unloaded, and what was bound to its addresses with it."""
+    plans = list(loaded(driven).values())
+    driven.unload()
+    assert driven.load(OP, 1 << 16) is None
+    fake.script("finalize", 4003, what=DescriptorKind.VARIANT_PACK, times=1)
+    outcomes = driven.time([(plan, 2) for plan in plans])
+    assert {each.kind for each in outcomes if isinstance(each, Failure)} == {"out_of_memory"}
+    assert len(outcomes) == len(plans)
+    assert all(isinstance(each, Burst) for each in driven.time([(plan, 2) for plan in plans]))
+
+
 def test_who_needs_more_workspace_than_it_said_is_not_run(fake: FakeCudnn, driven: Driven) -> None:
     fake.engine(77)
     fake.config(77, workspace_bytes=512)
