@@ -114,6 +114,8 @@ def _of_torch(tensor: Any) -> Seen:
 
 def _of_interface(interface: dict[str, Any], device: int | None = None) -> Seen:
     """`__cuda_array_interface__`, or numpy's, which has the same fields."""
+    if interface.get("mask") is not None:
+        raise TypeError("some of its elements are masked")
     shape = tuple(map(int, interface["shape"]))
     typestr = str(interface["typestr"])
     size = int(typestr[2:])

@@ -77,7 +77,8 @@ class Session(Protocol):
 
     def check(self, plan: int, against: int | None) -> Failure | None:
         """Compare the plan's output with another plan's, or with a reference; `wrong_result` or `out_of_bounds` if
-        it is this plan that is wrong."""
+        it is this plan that is wrong. The other one may be run for it. Whichever of the two leaves the device unusable,
+        a failure is returned."""
         ...
 
     def healthy(self) -> Failure | None:

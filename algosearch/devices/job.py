@@ -59,7 +59,8 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False,
     limit_s: Duration
     """If it takes longer than this it hangs."""
     algorithms: tuple[str, ...] = ()
-    """Whose fault it would be. One at most when building, launching or checking, and always in a careful search."""
+    """Whose fault it would be. One at most when building or launching, and always in a careful search; of a check, the
+    one that is checked and the one that it is held against."""
 
     def describe(self) -> str:
         """For a progress line: `first run of cpu/numpy:im2col`."""
@@ -74,7 +75,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False,
             case "time":
                 return f"timing {whom}"
             case "check":
-                return f"checking {whom}"
+                return f"checking {self.algorithms[0]}"
         return {"wait": "waiting for the device", "load": "filling buffers", "clean": "tidying up"}[self.deed]
 
 

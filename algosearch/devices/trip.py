@@ -299,11 +299,15 @@ class Trip:
         return tuple(outcomes)
 
     def _check(self, rank: int, against: int | None) -> Failure | None:
-        with self._doing("lane", "check", self._threads.limits.other_s, rank):
-            plan = None if against is None else self._plans[against]
+        """Two candidates run, and it is not known who of them spoils the device; carefully, it is held against what its
+        backend can do without another one."""
+        other = None if self._job.careful else against
+        ranks = (rank,) if other is None else (rank, other)
+        with self._doing("lane", "check", self._threads.limits.other_s, *ranks):
+            plan = None if other is None else self._plans[other]
             failure = self._threads.session.check(self._plans[rank], plan)
             if failure is not None:
-                self._examine("lane", (rank,), failure)
+                self._examine("lane", ranks, failure)
         return failure
 
     def _run_limit_s(self, limit_us: float) -> float:

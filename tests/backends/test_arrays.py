@@ -80,6 +80,15 @@ def test_read_only_is_seen() -> None:
     assert not seen("x", OnCuda(array)).writeable
 
 
+def test_what_is_masked_is_refused() -> None:
+    array = OnCuda(np.zeros(3, np.float32))
+    array.__cuda_array_interface__["mask"] = None
+    assert seen("x", array).shape == (3,)
+    array.__cuda_array_interface__["mask"] = OnCuda(np.ones(3, np.bool_))
+    with pytest.raises(InvalidCall, match="masked"):
+        seen("x", array)
+
+
 def test_types_that_numpy_has_not() -> None:
     array = np.zeros((2, 4), np.uint16)
     assert seen("x", OnCuda(array, typestr="<V2")).element_type == "bfloat16"

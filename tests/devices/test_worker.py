@@ -95,6 +95,27 @@ async def test_nobody_is_blamed_for_a_round_of_which_nothing_is_left(monkeypatch
     assert [event.call for event in trace].count("open") == 3, "for it, and for it alone"
 
 
+async def test_who_is_checked_is_not_blamed_for_whom_it_is_held_against(monkeypatch: pytest.MonkeyPatch) -> None:
+    check = SimulatedSession.check
+
+    def both(session: SimulatedSession, plan: int, against: int | None) -> Failure | None:
+        """As on a GPU, where the other one is run first."""
+        if against is not None and (failure := check(session, against, None)) is not None:
+            return failure
+        return check(session, plan, None)
+
+    monkeypatch.setattr(SimulatedSession, "check", both)
+    trace: list[TraceEvent] = []
+    bad = candidate("bad", 20.0, Fault(at="check", does="poisons"))
+    script = script_of(bad, candidate("better", 10.0))
+    async with opened(SimulatedBackend(script, trace=trace), "thread") as worker:
+        trials = by_name(await search(worker))
+    checked = [event.algorithm for event in trace if event.call == "check"]
+    assert [name.rpartition(":")[2] for name in checked] == ["bad", "better"]
+    assert trials["better"].failure is None
+    assert [event.call for event in trace].count("open") == 2
+
+
 async def test_a_child_holds_more_keys_the_shorter_they_are() -> None:
     for build_us, in_hand in ((1.0, MOST_IN_HAND), (100_000.0, IN_HAND_OF_A_CHILD)):
         script = script_of(candidate("a", 10.0, build_us=build_us))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
+from algosearch import Searcher, open_searcher
 from algosearch.backends.cudnn import CudnnBackend
 
 _HERE = Path(__file__).parent
@@ -20,3 +22,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         item.add_marker(pytest.mark.gpu)
         if absence is not None:
             item.add_marker(pytest.mark.skip(reason=str(absence)))
+
+
+@pytest.fixture
+async def searcher() -> AsyncIterator[Searcher]:
+    """One of the first GPU, in this process, with a store of its own."""
+    async with open_searcher(
+        store="memory:", backends=[CudnnBackend()], devices=["cudnn:0"], isolation="thread"
+    ) as searcher:
+        yield searcher

@@ -4,14 +4,14 @@ process like all others."""
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 import pytest
 from msgspec.structs import replace
 
-from algosearch import Choice, Policy, Searcher, open_searcher
+from algosearch import Choice, Policy, Searcher
 from algosearch.backends.cudnn import CudnnBackend
 from algosearch.backends.cudnn.candidates import without_padding
 from algosearch.backends.cudnn.padding import padded_to, worthwhile
@@ -21,9 +21,9 @@ from algosearch.records import Trial
 from algosearch.records.trial import RUNTIME_COMPILED
 from tests.backends.driven import Driven
 from tests.backends.padded import padded_candidates
+from tests.gpu.arrays import ALL, OnDevice, capture_and_replay, synchronize, with_cupy
 from tests.gpu.ops import generated_ops
 from tests.gpu.test_candidates import what_is_wrong
-from tests.gpu.test_running import ALL, OnDevice, synchronize, with_cupy, with_torch
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -53,14 +53,6 @@ def driven() -> Iterator[Driven]:
     backend = CudnnBackend()
     with Driven(backend, backend.devices()[0]) as driven:
         yield driven
-
-
-@pytest.fixture
-async def searcher() -> AsyncIterator[Searcher]:
-    async with open_searcher(
-        store="memory:", backends=[CudnnBackend()], devices=["cudnn:0"], isolation="thread"
-    ) as searcher:
-        yield searcher
 
 
 def wrong(driven: Driven, op: ConvOp) -> tuple[int, list[str]]:
@@ -126,36 +118,10 @@ async def test_padded_plans_run_on_every_kind_of_array(searcher: Searcher, direc
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
 async def test_padded_plans_are_captured_and_replayed(searcher: Searcher, direction: Any) -> None:
-    import cupy
-    import torch
-
     op = replace(STEM, direction=direction)
     for choice in await padded_picks(searcher, op):
         with await searcher.build(op, choice) as plan:
-            there = OnDevice(plan, with_torch)
-            room = torch.empty(max(1, plan.workspace_bytes), dtype=torch.uint8, device="cuda")
-            plan(**there.arrays, workspace=room)
-            synchronize()
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
-                plan(**there.arrays, workspace=room)
-            for seed in (1, 2):
-                there.fill(seed)
-                room.fill_(0xFF)  # what was left by the run before
-                graph.replay()
-                there.check()
-            del graph
-            here, other = OnDevice(plan, with_cupy), OnDevice(plan, with_cupy)
-            with cupy.cuda.Stream(non_blocking=True) as stream:
-                plan(**other.arrays)
-                stream.synchronize()
-                stream.begin_capture()
-                plan(**here.arrays)  # arrays that it was not bound to before
-                recorded = stream.end_capture()
-            here.fill(3)
-            recorded.launch(stream)
-            here.check()
-            del recorded
+            capture_and_replay(plan)
 
 
 async def test_a_padded_plan_runs_in_threads_that_never_used_the_device(searcher: Searcher) -> None:

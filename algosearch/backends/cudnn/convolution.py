@@ -1,7 +1,7 @@
 """`ConvolutionGraph`: a `ConvOp` told to cuDNN as PyTorch tells it, for small differences hide the best engines.
 
 - The scales are FLOAT, also beside half-precision tensors, and DOUBLE only where it computes in float64.
-- The alignment is the op's promise; PyTorch's is 16 bytes as well, where addresses allow it.
+- The alignment is the op's promise, as far as it can be kept; PyTorch's is 16 bytes as well, where addresses allow it.
 - There is no attribute for groups: they follow from the filter's shape [K, C / groups, …].
 - A problem of one dimension is told as one of two, of height 1.
 """
@@ -18,6 +18,10 @@ from algosearch.backends.cudnn.enums import Attribute, AttributeType, Convolutio
 from algosearch.backends.cudnn.graph import DATA_TYPES, GraphTensor, OperationGraph, strides_of
 from algosearch.backends.cudnn.handle import Handle
 from algosearch.ops import ConvOp, canonical
+
+MOST_ALIGNMENT_BYTES: Final = 256
+"""What is told of a larger promise: padded copies lie no better in a workspace, nor what a search allocates. No kernel
+loads more at once."""
 
 
 class _Operation(msgspec.Struct, frozen=True):
@@ -86,8 +90,13 @@ class ConvolutionGraph(OperationGraph):
             convolution_tensors(op),
             partial(_describe, op),
             float32=op.input_type == "float32",
-            alignment_bytes=op.alignment_bytes,
+            alignment_bytes=alignment_told(op),
         )
+
+
+def alignment_told(op: ConvOp) -> int:
+    """Of every tensor, in bytes: what a plan relies on."""
+    return min(op.alignment_bytes, MOST_ALIGNMENT_BYTES)
 
 
 def convolution_tensors(op: ConvOp) -> tuple[GraphTensor, GraphTensor, GraphTensor]:

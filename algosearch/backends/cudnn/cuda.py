@@ -26,6 +26,7 @@ from algosearch.ops import ELEMENT_BYTES
 
 _TO_HOST: Final = 2  # cudaMemcpyDeviceToHost
 _ON_DEVICE: Final = 3  # cudaMemcpyDeviceToDevice
+_NO_MEMORY: Final = 2  # cudaErrorMemoryAllocation, and the driver's CUDA_ERROR_OUT_OF_MEMORY
 _LANDING_BYTES: Final = 1 << 20
 """Of pinned memory, where what is read from the device arrives."""
 _BLOCKS_A_MULTIPROCESSOR: Final = 8
@@ -34,12 +35,39 @@ _MOST_COMPARED: Final = 1 << 32
 
 
 @contextmanager
-def translated(call: str) -> Iterator[None]:
-    """What CuPy raises where a call of CUDA fails, as `CudaFault`."""
+def translated(call: str, *, wanted_bytes: int | None = None) -> Iterator[None]:
+    """What CuPy raises where a call of CUDA fails, as `CudaFault`; where so many bytes were wanted and are not there,
+    as `OutOfDeviceMemory`: its pools have an error of their own for that, beside the runtime's."""
     try:
         yield
-    except _errors() as error:
-        raise CudaFault(call, int(error.status), str(error)) from None
+    except (RuntimeError, MemoryError) as error:
+        found = _translation(error, call, wanted_bytes)
+        if found is None:
+            raise
+        raise found from None
+
+
+def _translation(error: Exception, call: str, wanted_bytes: int | None) -> CudaFault | OutOfDeviceMemory | None:
+    """None if it is no error of CUDA's."""
+    import cupy
+
+    cuda: Any = cupy.cuda
+    if isinstance(error, cuda.memory.OutOfMemoryError):
+        return OutOfDeviceMemory(wanted_bytes or 0, str(error))
+    if not isinstance(error, cuda.runtime.CUDARuntimeError | cuda.driver.CUDADriverError):
+        return None
+    if wanted_bytes is not None and error.status == _NO_MEMORY:
+        return OutOfDeviceMemory(wanted_bytes, str(error))
+    return CudaFault(call, int(error.status), str(error))
+
+
+class CupyBlock:
+    """A `Block` of whatever of CuPy's frees its memory when it is dropped: a pool's pointer, or the driver's memory."""
+
+    def __init__(self, owner: Any, size_bytes: int) -> None:
+        self._owner = owner
+        self.address: int = owner.ptr
+        self.size_bytes = size_bytes
 
 
 class CupyGpu:
@@ -96,14 +124,11 @@ class CupyGpu:
         with translated("cudaMemGetInfo"):
             return int(self._runtime.memGetInfo()[0] + self._pool.free_bytes())
 
-    def allocate(self, size_bytes: int) -> _Block:
+    def allocate(self, size_bytes: int) -> CupyBlock:
         """As `Gpu` says."""
-        with translated("cudaMalloc"):
-            try:
-                with self._stream:  # the pool keeps what is free for each stream by itself
-                    return _Block(self._pool.malloc(size_bytes), size_bytes)
-            except self._cupy.memory.OutOfMemoryError as error:
-                raise OutOfDeviceMemory(size_bytes, str(error)) from None
+        # Within the stream: the pool keeps what is free for each one by itself.
+        with translated("cudaMalloc", wanted_bytes=size_bytes), self._stream:
+            return CupyBlock(self._pool.malloc(size_bytes), size_bytes)
 
     def trim(self, keep_bytes: int) -> None:
         """As `Gpu` says."""
@@ -241,15 +266,6 @@ class CupyGpu:
         self._pool.free_all_blocks()
 
 
-class _Block:
-    """Of the pool, to which it goes back by itself."""
-
-    def __init__(self, pointer: Any, size_bytes: int) -> None:
-        self._pointer = pointer
-        self.address: int = pointer.ptr
-        self.size_bytes = size_bytes
-
-
 class _Kernels:
     """The kernels of `kernels.ptx` that fill and compare, each with its arguments in place."""
 
@@ -292,9 +308,3 @@ class _Kernels:
 
     def _address(self, name: str) -> int:
         return int(self._module.get_function(name).ptr)
-
-
-def _errors() -> Any:
-    import cupy
-
-    return cupy.cuda.runtime.CUDARuntimeError, cupy.cuda.driver.CUDADriverError

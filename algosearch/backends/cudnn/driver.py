@@ -20,7 +20,6 @@ from algosearch.backends.cudnn.gpu import CudaFault
 _LIBRARY: Final = "libcuda.so.1"
 _NOT_READY: Final = 600  # CUDA_ERROR_NOT_READY, cuda.h
 _NO_DEVICE: Final = 100  # CUDA_ERROR_NO_DEVICE
-NO_CONTEXT: Final = 201  # CUDA_ERROR_INVALID_CONTEXT: the thread has none
 
 # CUdevice_attribute, cuda.h
 _MULTIPROCESSORS: Final = 16
@@ -98,6 +97,14 @@ class Driver:
 
         return launch
 
+    def primary_context(self, ordinal: int) -> int:
+        """The context that CUDA's runtime uses for a device, made if need be. It is never given back: nobody can tell
+        who else of this process uses it."""
+        device, found = c_int(), c_void_p()
+        self._check("cuDeviceGet", byref(device), ordinal)
+        self._check("cuDevicePrimaryCtxRetain", byref(found), device)
+        return found.value or 0
+
     def context(self) -> int:
         """The thread's current context; 0 if it has none."""
         found = c_void_p()
@@ -105,7 +112,7 @@ class Driver:
         return found.value or 0
 
     def make_current(self, context: int) -> None:
-        """Make a context the thread's."""
+        """Make a context the thread's; 0 leaves it with none."""
         self._check("cuCtxSetCurrent", c_void_p(context))
 
     def record(self, event: int, stream: int) -> None:

@@ -7,17 +7,20 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from ctypes import c_void_p
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from algosearch.backends.arrays import HOST
-from algosearch.backends.cudnn.cuda import translated
-from algosearch.backends.cudnn.driver import NO_CONTEXT, CudaDevice, Driver
-from algosearch.backends.cudnn.gpu import Block, CopiesRows, CudaFault, OutOfDeviceMemory, RowCopy
+from algosearch.backends.cudnn.cuda import CupyBlock, translated
+from algosearch.backends.cudnn.driver import CudaDevice, Driver
+from algosearch.backends.cudnn.gpu import Block, CopiesRows, RowCopy
 from algosearch.backends.cudnn.row_kernels import PTX, RowKernels
 
-_NO_MEMORY = 2  # cudaErrorMemoryAllocation
-_ON_DEVICE = 3  # cudaMemcpyDeviceToDevice
-_IN_DEVICE_MEMORY = (2, 3)  # cudaMemoryTypeDevice, cudaMemoryTypeManaged
+_ON_DEVICE: Final = 3  # cudaMemcpyDeviceToDevice
+_IN_DEVICE_MEMORY: Final = (2, 3)  # cudaMemoryTypeDevice, cudaMemoryTypeManaged
+_DEFAULT_STREAMS: Final = (0, 1)
+"""The default one, and its other name, cudaStreamLegacy."""
+PER_THREAD_STREAM: Final = 2
+"""cudaStreamPerThread: one name for a stream of each thread's own."""
 
 _row_kernels: dict[int, RowKernels] = {}
 """By device, loaded when the first plan is built that copies, and kept: to unload them could wait for the device, in
@@ -30,7 +33,7 @@ class Home(CopiesRows, Protocol):
     ordinal: int
 
     def current(self) -> AbstractContextManager[None]:
-        """Make it the thread's current device meanwhile."""
+        """Make it the thread's current device meanwhile; afterwards the thread has what it had, be it none."""
         ...
 
     def usual_stream(self, *, of_torch: bool) -> int:
@@ -78,17 +81,14 @@ class CupyHome:
         self._driver = driver
         self._cupy: Any = cupy.cuda
         self._runtime: Any = cupy.cuda.runtime
-        self._device: Any = cupy.cuda.Device(device.ordinal)
-        with self.current(), translated("making a context"):
-            self._runtime.free(0)
-            self._context = driver.context()
+        self._context = driver.primary_context(device.ordinal)
 
     def __repr__(self) -> str:
         return f"<CupyHome {self.ordinal}>"
 
     def current(self) -> AbstractContextManager[None]:
         """As `Home` says."""
-        return self._device  # type: ignore[no-any-return]
+        return _Current(self._driver, self._context)
 
     def usual_stream(self, *, of_torch: bool) -> int:
         """As `Home` says."""
@@ -98,7 +98,8 @@ class CupyHome:
 
     def is_capturing(self, stream: int) -> bool:
         """As `Home` says. The default stream cannot be captured."""
-        return stream != 0 and bool(self._runtime.streamIsCapturing(stream))
+        with translated("cudaStreamIsCapturing"):
+            return stream not in _DEFAULT_STREAMS and bool(self._runtime.streamIsCapturing(stream))
 
     def device_of(self, address: int) -> int:
         """As `Home` says."""
@@ -108,13 +109,8 @@ class CupyHome:
 
     def allocate(self, size_bytes: int) -> Block:
         """As `Home` says: of the driver, not of a pool, which the caller may limit, empty or replace."""
-        try:
-            with translated("cudaMalloc"):
-                return _Block(self._cupy.Memory(size_bytes), size_bytes)
-        except CudaFault as fault:
-            if fault.status == _NO_MEMORY:
-                raise OutOfDeviceMemory(size_bytes, fault.message) from None
-            raise
+        with translated("cudaMalloc", wanted_bytes=size_bytes):
+            return CupyBlock(self._cupy.Memory(size_bytes), size_bytes)
 
     def copy(self, target: int, source: int, size_bytes: int, stream: int) -> None:
         """As `Home` says."""
@@ -125,33 +121,34 @@ class CupyHome:
         """As `CopiesRows` says."""
         if self.ordinal not in _row_kernels:
             with translated("cuModuleLoadData"):
-                self._runtime.free(0)  # gives the thread a context
                 module = self._cupy.function.Module()
                 module.load(PTX.read_bytes())
             _row_kernels[self.ordinal] = RowKernels(self._driver, module, self._multiprocessors)
 
     def row_copier(self, copies: Sequence[RowCopy], stream: c_void_p) -> Callable[[], None]:
-        """As `CopiesRows` says. In any thread: one in which nothing of CUDA's runtime was called yet has no context,
-        without which the driver queues nothing."""
+        """As `CopiesRows` says; the call, too, while the device is `current`."""
         with translated("cuModuleGetFunction"):
-            queue = _row_kernels[self.ordinal].copier(copies, stream)
-
-        def launch() -> None:
-            try:
-                queue()
-            except CudaFault as fault:
-                if fault.status != NO_CONTEXT:
-                    raise
-                self._driver.make_current(self._context)
-                queue()
-
-        return launch
+            return _row_kernels[self.ordinal].copier(copies, stream)
 
 
-class _Block:
-    """It is freed when it is dropped."""
+class _Current:
+    """A context is the thread's meanwhile. By the driver, whose current context is the one that the runtime works in.
 
-    def __init__(self, memory: Any, size_bytes: int) -> None:
-        self._memory = memory
-        self.address: int = memory.ptr
-        self.size_bytes = size_bytes
+    Rejected: CuPy's `Device` as a context manager, which restores what CuPy was told last, not what was current
+    (cupy/cupy#6867): a process that chose its device through PyTorch would be left on device 0. And `cudaSetDevice`,
+    which makes a context on the default device to give it back to a thread that had none.
+    """
+
+    __slots__ = ("_before", "_context", "_driver")
+
+    def __init__(self, driver: Driver, context: int) -> None:
+        self._driver, self._context = driver, context
+
+    def __enter__(self) -> None:
+        self._before = self._driver.context()
+        if self._before != self._context:
+            self._driver.make_current(self._context)
+
+    def __exit__(self, *exc_info: object) -> None:
+        if self._before != self._context:
+            self._driver.make_current(self._before)

@@ -6,6 +6,11 @@ does not do: the fused ops, for example, only in half precision, channels last a
 Two things differ from how an op is described. A training pass updates the running statistics in place: whoever wants
 its result copies the previous ones there first (`IN_PLACE`). And the backward pass of a fused op reads the reserve that
 the forward pass *of the same mode* wrote.
+
+Where a scale, a bias and the statistics lie is the library's to say: `cudnnDeriveBNTensorDescriptor` makes their
+descriptor from the input's, and it is read back. A mode that would read them elsewhere than they are is refused. With
+statistics of each activation it orders them channels first, whatever the input's layout; but then no axis differs from
+another, and the op is told channels first in the first place (`_as_it_lies`).
 """
 
 from __future__ import annotations
@@ -16,6 +21,7 @@ from math import prod
 from typing import Final, Literal, get_args
 
 import msgspec
+from msgspec.structs import replace
 
 from algosearch.backends.cudnn.descriptor import Descriptors
 from algosearch.backends.cudnn.enums import LegacyMode, LegacyOps
@@ -24,6 +30,7 @@ from algosearch.backends.cudnn.handle import Handle
 from algosearch.backends.cudnn.norm import EPSILON, MOMENTUM, UIDS, norm_tensor
 from algosearch.backends.cudnn.plan import Runnable, VariantPack
 from algosearch.backends.cudnn.status import CudnnError
+from algosearch.errors import AlgosearchError
 from algosearch.ops import BatchNormOp, canonical
 from algosearch.records import Failure
 from algosearch.records.trial import RANGE_LIMITED
@@ -43,6 +50,7 @@ _OPS: Final[dict[str, LegacyOps]] = {
     "add_activation": LegacyOps.BN_ADD_ACTIVATION,
 }
 _RELU, _PROPAGATE_NAN = 1, 1
+_MOST_AXES: Final = 8  # CUDNN_DIM_MAX
 _TOO_MANY: Final = 1 << 31
 """Elements of a tensor: sizes and strides are C's int here."""
 
@@ -50,6 +58,7 @@ _P, _I, _D, _S, _OUT = c_void_p, c_int, c_double, c_size_t, POINTER(c_size_t)
 _FUNCTIONS: Final[dict[str, tuple[object, ...]]] = {
     "cudnnCreateTensorDescriptor": (POINTER(_P),),
     "cudnnSetTensorNdDescriptor": (_P, _I, _I, POINTER(_I), POINTER(_I)),
+    "cudnnGetTensorNdDescriptor": (_P, _I, *(POINTER(_I),) * 4),
     "cudnnDestroyTensorDescriptor": (_P,),
     "cudnnDeriveBNTensorDescriptor": (_P, _P, _I),
     "cudnnCreateActivationDescriptor": (POINTER(_P),),
@@ -73,6 +82,17 @@ _FUNCTIONS: Final[dict[str, tuple[object, ...]]] = {
 """Arguments as declared in `cudnn_ops.h` of 9.28; all return a status."""
 
 
+class ParametersElsewhere(AlgosearchError):
+    """A mode would read an op's parameters as something else than they are. Never reaches a caller."""
+
+    def __init__(self, mode: str, read: str, are: str) -> None:
+        self.mode, self.read, self.are = mode, read, are
+        super().__init__(mode, read, are)
+
+    def __str__(self) -> str:
+        return f"{self.mode} would read the parameters as {self.read}, and they are {self.are}"
+
+
 class LegacyCandidate(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A mode that the library offers for an op."""
 
@@ -91,7 +111,7 @@ class LegacyNorm:
 
     def __init__(self, handle: Handle, op: BatchNormOp) -> None:
         self.handle = handle
-        self.op = canonical(op)
+        self.op = _as_it_lies(canonical(op))
         self._is_there = all(handle.library.has(name, arguments) for name, arguments in _FUNCTIONS.items())
 
     def candidates(self) -> list[LegacyCandidate]:
@@ -106,6 +126,8 @@ class LegacyNorm:
         for mode in _order(self.op):
             try:
                 plan = _LegacyPlan(self.handle, self.op, mode)
+            except ParametersElsewhere:
+                continue
             except CudnnError as error:
                 if error.fault != "candidate":
                     raise
@@ -132,6 +154,8 @@ class LegacyNorm:
             return Failure("not_supported", f"no mode {mode} for {self.op.describe()}")
         try:
             return _LegacyPlan(self.handle, self.op, mode)
+        except ParametersElsewhere as error:
+            return Failure("not_supported", str(error))
         except CudnnError as error:
             return error.failure("building")
 
@@ -159,6 +183,7 @@ class _Described(Descriptors):
             )
             self.parameters = self._make("Tensor")
             self._do("cudnnDeriveBNTensorDescriptor", self.parameters, self.data, _NUMBERS[mode])
+            self._check_parameters(op, mode)
             if self.ops is not LegacyOps.BN:
                 self.activation = self._make("Activation")
                 self._do("cudnnSetActivationDescriptor", self.activation, _RELU, _PROPAGATE_NAN, 0.0)
@@ -177,6 +202,19 @@ class _Described(Descriptors):
         size = c_size_t()
         self._do(function, *arguments, byref(size))
         return size.value
+
+    def _check_parameters(self, op: BatchNormOp, mode: Mode) -> None:
+        """Whether what the library derived is what `norm_tensor` says of every parameter."""
+        data_type, rank, sizes, strides = c_int(), c_int(), (c_int * _MOST_AXES)(), (c_int * _MOST_AXES)()
+        self._do(
+            "cudnnGetTensorNdDescriptor", self.parameters, _MOST_AXES, byref(data_type), byref(rank), sizes, strides
+        )
+        axes = min(rank.value, _MOST_AXES)
+        read = data_type.value, _that_count(sizes[:axes], strides[:axes])
+        tensor = norm_tensor(op, "scale")
+        are = int(DATA_TYPES[tensor.element_type]), _that_count(tensor.shape, tensor.strides)
+        if read != are:
+            raise ParametersElsewhere(mode, *(f"type {kind}, (size, stride) {each}" for kind, each in (read, are)))
 
     def destroy(self) -> None:
         while self._legacy:
@@ -288,3 +326,17 @@ def _order(op: BatchNormOp) -> Iterable[Mode]:
     if op.phase == "inference":
         return ("spatial",)
     return ("spatial_persistent", "spatial") if op.layout == "channels_last" else ("spatial", "spatial_persistent")
+
+
+def _as_it_lies(op: BatchNormOp) -> BatchNormOp:
+    """A canonical op, told so that channels come first if it can be: with statistics of each activation nothing is
+    averaged over an axis that has a layout, so that the axes may be named in the order in which they lie."""
+    if op.statistics == "per_channel" or op.layout == "channels_first":
+        return op
+    batch, channels, *spatial = op.shape
+    return replace(op, shape=(batch, *spatial, channels), layout="channels_first")
+
+
+def _that_count(sizes: Iterable[int], strides: Iterable[int]) -> list[tuple[int, int]]:
+    """(size, stride) of the axes whose stride means something."""
+    return [(size, stride) for size, stride in zip(sizes, strides, strict=True) if size != 1]

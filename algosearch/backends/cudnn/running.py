@@ -19,10 +19,10 @@ from typing import Final
 import msgspec
 
 from algosearch.backends.arrays import HOST, Seen
-from algosearch.backends.cudnn.convolution import convolution_tensors
+from algosearch.backends.cudnn.convolution import alignment_told, convolution_tensors
 from algosearch.backends.cudnn.gpu import Block, CudaFault, OutOfDeviceMemory
 from algosearch.backends.cudnn.handle import Handle
-from algosearch.backends.cudnn.home import Home
+from algosearch.backends.cudnn.home import PER_THREAD_STREAM, Home
 from algosearch.backends.cudnn.legacy_norm import IN_PLACE
 from algosearch.backends.cudnn.library import Library
 from algosearch.backends.cudnn.norm import UIDS, norm_tensors
@@ -113,18 +113,18 @@ class CudnnRunner:
         self._end()
 
     def close(self) -> None:
-        """As the contract says. The handle that executes goes with the last plan."""
+        """As the contract says. The handles go with the last plan: it was made with one, and runs with the other."""
         with self.lock, self.home.current():
             self._closed = True
-            if self._building is not None:
-                self._building.destroy()
-                self._building = None
             self._end()
 
     def _end(self) -> None:
-        if self._closed and not self._open and self._executing is not None:
-            self._executing.destroy()
-            self._executing = None
+        if not self._closed or self._open:
+            return
+        for handle in (self._executing, self._building):
+            if handle is not None:
+                handle.destroy()
+        self._executing = self._building = None
 
 
 class _Bound(msgspec.Struct):
@@ -144,15 +144,17 @@ class CudnnExecutable:
         self.names: tuple[tuple[str, bool], ...] = tuple((each.name, each.written) for each in tensors)
         self.workspace_bytes = made.plan.workspace_bytes
         self.reserve_bytes = made.plan.reserve_bytes
-        self.alignment_bytes = op.alignment_bytes if isinstance(op, ConvOp) else NORM_ALIGNMENT_BYTES
+        self.alignment_bytes = alignment_told(op) if isinstance(op, ConvOp) else NORM_ALIGNMENT_BYTES
         self.workspace_alignment_bytes = WORKSPACE_ALIGNMENT_BYTES
-        self._uids = {each.name: each.uid for each in tensors} | {"reserve": UIDS["reserve"]}
+        self._uids = {each.name: each.uid for each in tensors}
+        if self.reserve_bytes:
+            self._uids["reserve"] = UIDS["reserve"]
         self._bytes = {each.uid: each.bytes for each in tensors}
         training = not isinstance(op, ConvOp) and op.phase in ("training_forward", "training")
         self._copied = IN_PLACE if training and made.is_legacy else ()
         self._bound: dict[tuple[object, ...], _Bound] = {}
-        self._rooms: dict[int, Block] = {}
-        """By stream: two runs at once need two workspaces."""
+        self._rooms: dict[tuple[int, int], Block] = {}
+        """By stream, and by thread where each has a stream of that name: two runs at once need two workspaces."""
         self._loaded = False
         self._closed = False
 
@@ -180,7 +182,8 @@ class CudnnExecutable:
                 number = self._stream_of(stream, tensors)
                 room = self._room(number) if workspace is None else workspace.address
                 handle = runner.handle(number)
-                addresses = {self._uids[name]: array.address for name, array in tensors.items()}
+                # In the plan's order, not the caller's: what was bound is known by them.
+                addresses = {uid: tensors[name].address for name, uid in self._uids.items()}
                 bound = self._bind(handle, addresses, room, numbers)
                 for source, target in self._copied:
                     if addresses[source] != addresses[target]:
@@ -205,7 +208,7 @@ class CudnnExecutable:
         launch: Callable[[], int] = pack.launch if self._loaded else pack.launch_long
         status = launch()
         if status:
-            raise self._runner.library.error(status, "cudnnBackendExecute")
+            raise self._runner.library.error(status, "its launch")
         self._loaded = True
 
     def _bind(self, handle: Handle, addresses: dict[int, int], room: int, numbers: Mapping[str, float]) -> _Bound:
@@ -232,12 +235,13 @@ class CudnnExecutable:
         """The address of a workspace of its own, for this stream."""
         if not self.workspace_bytes:
             return 0
-        room = self._rooms.get(stream)
+        whose = stream, threading.get_ident() if stream == PER_THREAD_STREAM else 0
+        room = self._rooms.get(whose)
         if room is None:
             if self._runner.home.is_capturing(stream):
                 rule = f"of {self.workspace_bytes} bytes must be given to a call that is captured, or call once before"
                 raise InvalidCall("workspace", None, rule)
-            room = self._rooms[stream] = self._runner.home.allocate(self.workspace_bytes)
+            room = self._rooms[whose] = self._runner.home.allocate(self.workspace_bytes)
         return room.address
 
     def _check_device(self, name: str, array: Seen) -> None:

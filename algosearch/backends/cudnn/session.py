@@ -15,11 +15,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from math import inf
 from time import perf_counter
 from typing import Final, Literal, TypeVar
-
-import msgspec
 
 from algosearch.backends.base import Device
 from algosearch.backends.cudnn import gate
@@ -29,9 +26,10 @@ from algosearch.backends.cudnn.first import first_run
 from algosearch.backends.cudnn.gpu import CudaFault, Gpu, OutOfDeviceMemory
 from algosearch.backends.cudnn.handle import Handle
 from algosearch.backends.cudnn.library import Library
+from algosearch.backends.cudnn.loaded import BuiltPlan, Loaded
 from algosearch.backends.cudnn.offer import Made, Offer, offer_of
 from algosearch.backends.cudnn.plan import Runnable, VariantPack
-from algosearch.backends.cudnn.problem import RESERVE_UID, Problem, problem_of
+from algosearch.backends.cudnn.problem import RESERVE_UID, problem_of
 from algosearch.backends.cudnn.status import CudnnError, suspects_context
 from algosearch.ops import Op, searched_as
 from algosearch.records import Built, Burst, Candidate, Environment, Failure, InvalidAlgorithm, Listing
@@ -45,36 +43,6 @@ _KEPT_BYTES: Final = 1 << 30
 """Of memory that no op uses at the moment: to allocate it anew for each would take as long as a race."""
 
 T = TypeVar("T")
-
-
-class _Built(msgspec.Struct):
-    op: Op
-    candidate: Candidate
-    made: Made
-    expected_us: float = 0.0
-    """What a run took when it was last timed."""
-
-
-class _Loaded:
-    """An op's buffers, and what is bound to them."""
-
-    def __init__(self, op: Op, problem: Problem, buffers: Buffers) -> None:
-        self.op = op
-        self.problem = problem
-        self.buffers = buffers
-        self.packs: dict[int, list[VariantPack]] = {}
-        """By plan, one for each set of tensors."""
-        self.turn = 0
-        """Whose turn it is among the sets."""
-        self.best_us = inf
-        """The fastest first run."""
-        self.agreeing: set[int] = set()
-        """Plans whose result is the other result that the buffers keep, within what rounding explains."""
-
-    def forget(self, number: int) -> None:
-        for pack in self.packs.pop(number, ()):
-            pack.destroy()
-        self.agreeing.discard(number)
 
 
 class CudnnSession:
@@ -91,11 +59,13 @@ class CudnnSession:
         self._gate = gate.Gate()
         self._numbers = itertools.count(1)
         # Added to by prepare, looked up and removed by the lane; one dictionary operation each, hence no lock.
-        self._plans: dict[int, _Built] = {}
+        self._plans: dict[int, BuiltPlan] = {}
+        self._refused: list[Made] = []
+        """Plans that were made and will not run. Added to by prepare, destroyed by the lane."""
         self._offers: dict[Op, Offer] = {}
         self._prepare: Handle | None = None
         self._lane: Handle | None = None
-        self._loaded: _Loaded | None = None
+        self._loaded: Loaded | None = None
         self._sick: Failure | None = None
         """Why nothing runs on the device any more."""
         self._closed = False
@@ -119,7 +89,10 @@ class CudnnSession:
     def build(self, op: Op, candidate: Candidate) -> Built | Failure:
         """As the contract says."""
         start = perf_counter()
-        offer = self._offer_of(op)
+        try:
+            offer = self._offer_of(op)
+        except CudnnError as error:
+            return error.failure("building")
         if offer is None:
             return Failure("not_supported", f"the library cannot do {op.describe()}")
         try:
@@ -128,8 +101,12 @@ class CudnnSession:
             return Failure("not_supported", str(error))
         if isinstance(made, Failure):
             return made
+        if made.plan.workspace_bytes > candidate.workspace_bytes:
+            self._refused.append(made)
+            what = f"{candidate.algorithm} was listed with {candidate.workspace_bytes} bytes of workspace"
+            return Failure("not_supported", f"{what}, and needs {made.plan.workspace_bytes}")
         number = next(self._numbers)
-        self._plans[number] = _Built(op, candidate, made)
+        self._plans[number] = BuiltPlan(op, candidate, made)
         return Built(number, (perf_counter() - start) * 1e6)
 
     def _offer_of(self, op: Op) -> Offer | None:
@@ -155,7 +132,12 @@ class CudnnSession:
         """As the contract says."""
         if self._loaded is not None:
             raise AssertionError(f"loading over {self._loaded.op.describe()}, which would leak")
-        self._enter_lane()
+        try:
+            self._enter_lane()
+        except CudnnError as error:
+            if error.fault != "memory":
+                raise
+            return self._out_of_memory(str(error))
         made = [built.made for built in tuple(self._plans.values()) if built.op == op]
         problem = problem_of(op, max((each.plan.reserve_bytes for each in made), default=0))
         rotating = self._timing == "rotating"
@@ -163,7 +145,7 @@ class CudnnSession:
             buffers = Buffers(self._gpu, problem.tensors, workspace_bytes, problem.range_of, rotating=rotating)
         except OutOfDeviceMemory as error:
             return self._out_of_memory(str(error))
-        self._loaded = _Loaded(op, problem, buffers)
+        self._loaded = Loaded(op, problem, buffers)
         buffers.copy(problem.copied)
         return None
 
@@ -176,14 +158,17 @@ class CudnnSession:
         """As the contract says. The limit is for the mean of a burst."""
         if not bursts:
             return ()
-        asked = [(self._ready(plan)[0], self._burst(plan, repeats)) for plan, repeats in bursts]
-        ran = [built for built, _ in asked]
-        timed = self._surviving(ran, lambda: gate.run(self._gpu, self._gate, [burst for _, burst in asked]))
+        ran = [self._ready(plan)[0] for plan, _ in bursts]
+
+        def run() -> list[gate.Timed]:
+            return gate.run(self._gpu, self._gate, [self._burst(plan, repeats) for plan, repeats in bursts])
+
+        timed = self._surviving(ran, run)
         if isinstance(timed, Failure):  # whose fault it was cannot be told: they ran one behind the other
-            return (timed,) * len(asked)
+            return (timed,) * len(ran)
         return tuple(
-            self._outcome(built, each, len(burst.launches), limit_us)
-            for (built, burst), each in zip(asked, timed, strict=True)
+            self._outcome(built, each, repeats, limit_us)
+            for built, each, (_, repeats) in zip(ran, timed, bursts, strict=True)
         )
 
     def check(self, plan: int, against: int | None) -> Failure | None:
@@ -191,9 +176,12 @@ class CudnnSession:
         built, loaded = self._ready(plan)
         if against is not None and against not in loaded.agreeing and against != plan:
             other, _ = self._ready(against)
-            if self._surviving([other], lambda: self._result_of(against, other, loaded)) is None:
+            failure = self._surviving([other], lambda: self._result_of(against, other, loaded))
+            if failure is None:
                 loaded.buffers.keep_result()
                 loaded.agreeing = {against}
+            elif self._sick is not None:
+                return failure  # nothing that would run now says anything of `plan`
         failure = self._surviving([built], lambda: self._result_of(plan, built, loaded))
         if failure is None:
             failure = self._surviving([built], lambda: self._judge(built, loaded))
@@ -217,13 +205,17 @@ class CudnnSession:
 
     def destroy(self, plans: Sequence[int]) -> None:
         """As the contract says."""
+        if self._lane is None:
+            self._gpu.enter()
         for number in plans:
             if self._loaded is not None:
                 self._loaded.forget(number)
             built = self._plans.pop(number, None)
             if built is not None:
-                self._enter_lane()
                 built.made.destroy()
+
+        while self._refused:
+            self._refused.pop().destroy()
 
     def close(self) -> None:
         """As the contract says."""
@@ -232,8 +224,7 @@ class CudnnSession:
         self._closed = True
         self._gpu.enter()
         self.unload()
-        for number in tuple(self._plans):
-            self._plans.pop(number).made.destroy()
+        self.destroy(tuple(self._plans))
         for offer in self._offers.values():
             offer.destroy()
         self._offers.clear()
@@ -244,7 +235,7 @@ class CudnnSession:
 
     # -- one run -----------------------------------------------------------------------------------------------------
 
-    def _launch(self, number: int, built: _Built, loaded: _Loaded, limit_us: float | None) -> Burst | Failure:
+    def _launch(self, number: int, built: BuiltPlan, loaded: Loaded, limit_us: float | None) -> Burst | Failure:
         first = first_run(self._gpu, self._packs(number, built, loaded)[0], loaded.best_us)
         failure = self._failure_of(first.status, built)
         if failure is not None:
@@ -265,7 +256,7 @@ class CudnnSession:
         launches = tuple(packs[turn % len(packs)].launch for turn in range(first, first + repeats))
         return gate.Burst(launches, built.expected_us, built.made.plan.queued)
 
-    def _outcome(self, built: _Built, timed: gate.Timed, repeats: int, limit_us: float | None) -> Burst | Failure:
+    def _outcome(self, built: BuiltPlan, timed: gate.Timed, repeats: int, limit_us: float | None) -> Burst | Failure:
         failure = self._failure_of(timed.status, built)
         if failure is not None:
             return failure
@@ -276,7 +267,7 @@ class CudnnSession:
         timing = f"gated,{self._timing}"
         return Burst(time_us=run_us, repeats=repeats, timing=timing, disturbed=timed.disturbed)
 
-    def _result_of(self, number: int, built: _Built, loaded: _Loaded) -> Failure | None:
+    def _result_of(self, number: int, built: BuiltPlan, loaded: Loaded) -> Failure | None:
         """Run a plan into buffers that hold nothing like its result."""
         workspace_bytes = built.candidate.workspace_bytes
         loaded.buffers.spoil(workspace_bytes)
@@ -290,7 +281,7 @@ class CudnnSession:
             return Failure("out_of_bounds", what)
         return None
 
-    def _judge(self, built: _Built, loaded: _Loaded) -> Failure | None:
+    def _judge(self, built: BuiltPlan, loaded: Loaded) -> Failure | None:
         """Whether the result that a plan left is right."""
         others = {note for number in loaded.agreeing for note in self._plans[number].candidate.notes}
         judgement = Judgement(
@@ -309,31 +300,38 @@ class CudnnSession:
     def _enter_lane(self) -> Handle:
         if self._lane is None:
             self._gpu.enter()
-            self._lane = Handle(self._library)
-            self._lane.set_stream(self._gpu.stream)
+            handle = Handle(self._library)
+            try:
+                handle.set_stream(self._gpu.stream)
+            except BaseException:
+                handle.destroy()  # else it would be taken for the lane's, and run elsewhere
+                raise
+            self._lane = handle
         return self._lane
 
-    def _ready(self, number: int) -> tuple[_Built, _Loaded]:
+    def _ready(self, number: int) -> tuple[BuiltPlan, Loaded]:
         """A plan that may run on what is loaded."""
         built, loaded = self._plans.get(number), self._loaded
         if built is None:
             raise AssertionError(f"there is no plan {number}")
         if loaded is None or loaded.op != built.op:
             raise AssertionError(f"plan {number} is for {built.op.describe()}; {self!r}")
+        if built.candidate.workspace_bytes > loaded.buffers.workspace_bytes:
+            raise AssertionError(f"plan {number} needs more than {loaded.buffers.workspace_bytes} bytes of workspace")
         return built, loaded
 
-    def _packs(self, number: int, built: _Built, loaded: _Loaded) -> list[VariantPack]:
+    def _packs(self, number: int, built: BuiltPlan, loaded: Loaded) -> list[VariantPack]:
         packs = loaded.packs.get(number)
         if packs is None:
             packs = [self._pack(built.made.plan, loaded, places) for places in loaded.buffers.sets]
             loaded.packs[number] = packs
         return packs
 
-    def _pack(self, plan: Runnable, loaded: _Loaded, places: Mapping[int, int]) -> VariantPack:
+    def _pack(self, plan: Runnable, loaded: Loaded, places: Mapping[int, int]) -> VariantPack:
         taken = {uid: address for uid, address in places.items() if plan.reserve_bytes or uid != RESERVE_UID}
         return plan.variant_pack(taken, loaded.buffers.workspace, handle=self._enter_lane())
 
-    def _failure_of(self, status: int, built: _Built) -> Failure | None:
+    def _failure_of(self, status: int, built: BuiltPlan) -> Failure | None:
         """What a status of the latest execution means for the plan; None if it succeeded."""
         if not status:
             return None
@@ -345,16 +343,22 @@ class CudnnSession:
             return error.failure("running")
         return None
 
-    def _surviving(self, ran: Sequence[_Built], run: Callable[[], T]) -> T | Failure:
-        """What `run` returns; a failure if something that it queued failed, and the device is still of use."""
+    def _surviving(self, ran: Sequence[BuiltPlan], run: Callable[[], T]) -> T | Failure:
+        """What `run` returns; a failure if something that it queued failed, or could not be bound to its addresses.
+
+        Raises:
+            CudnnError: the library was called wrongly.
+        """
         try:
             return run()
         except CudaFault as fault:
             if not self._gpu.is_healthy():
                 return self._lost(ran, str(fault))
             return Failure("launch_failed", str(fault), (("status", str(fault.status)),))
+        except CudnnError as error:
+            return error.failure("running")
 
-    def _lost(self, ran: Sequence[_Built], what: str) -> Failure:
+    def _lost(self, ran: Sequence[BuiltPlan], what: str) -> Failure:
         """One of these candidates has made the device useless to this process."""
         names = " or ".join(dict.fromkeys(built.candidate.algorithm for built in ran))
         reason = f"nothing runs any more since {names} ran for {ran[0].op.describe()}: {what}"
@@ -365,6 +369,6 @@ class CudnnSession:
         return Failure("out_of_memory", message, (("free_bytes", str(self._gpu.free_bytes())),))
 
 
-def _timed_out(built: _Built, run_us: float, limit_us: float) -> Failure:
+def _timed_out(built: BuiltPlan, run_us: float, limit_us: float) -> Failure:
     what = f"a run of {built.candidate.algorithm} took {run_us:.1f} µs"
     return Failure("timed_out", what, (("limit_us", str(limit_us)),))

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.backends.cudnn.fake import FakeCudnn, compiled
+from tests.backends.cudnn.host_backend import DEVICE, HostBackend
+from tests.backends.driven import Driven
 
 
 @pytest.fixture(scope="session")
@@ -30,3 +32,11 @@ def fake(fake_path: Path) -> Iterator[FakeCudnn]:
     yield fake
     fake.reset()
     assert fake.live() == before, "handles or descriptors were not given back"
+
+
+@pytest.fixture
+def driven(fake: FakeCudnn) -> Iterator[Driven]:
+    """A session of it."""
+    backend = HostBackend(fake)
+    with Driven(backend, DEVICE) as driven:
+        yield driven

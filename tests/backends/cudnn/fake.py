@@ -116,10 +116,14 @@ class FakeCudnn:
         """Let a call answer `status`, the next `times` times (-1: from now on), if it is about `what` (-1: anything).
 
         Calls: `create` and `finalize` (a descriptor's kind), `set` and `get` (an attribute), `heuristics` (a mode),
-        `build` and `execute` (an engine), `create_handle`, `stream`, `version`; of the legacy API `legacy` (a tensor's
-        data type), `mode`, `execute` and, for the size of a backward pass, `backward` (a mode). `fused` (a mode) with
-        any status lets that mode do fused ops, which else only the persistent one does; `keep` lets the forward pass of
-        a fused one not write its reserve, `beyond` lets it write one byte more.
+        `build` and `execute` (an engine), `create_handle`, `stream`, `version`. `plan_workspace` (an engine): the
+        status is how many bytes its plans need beyond what its configurations tell.
+
+        Of the legacy API: `legacy` (a tensor's data type), `mode`, `execute` and, for the size of a backward pass,
+        `backward` (a mode). `fused` (a mode) with any status lets that mode do fused ops, which else only the
+        persistent one does; `keep` lets the forward pass of a fused one not write its reserve, `beyond` lets it write
+        one byte more. `derive` (a mode): the status is the axis that lies closest together in its parameters, in place
+        of the last; `derive_type`: they are of its input's type.
         """
         self._hooks.fake_script(call.encode(), what, status, times)
 

@@ -120,6 +120,7 @@ static int set_element(struct attribute *to, int64_t place, int type, const void
         case HANDLE_TYPE:
             handle = ((struct handle *const *)array)[place];
             if (!handle || handle->magic != GOOD_HANDLE) return fail(2002, "no handle");
+            to->value.address[place] = handle;
             break;
         case DESCRIPTOR:
             descriptor = held(((void *const *)array)[place]);
@@ -250,6 +251,7 @@ static int get(void *box, int name, int type, int64_t room, int64_t *count, void
     int status = scripted("get", name);
     if (status) return status;
     const struct engine *engine = descriptor->kind == ENGINE ? engine_of(descriptor) : NULL;
+    const struct config *listed;
     int64_t key = descriptor->kind * 1000000LL + name * 100LL + type;
     *count = 1;
     switch (key) {
@@ -259,7 +261,8 @@ static int get(void *box, int name, int type, int64_t room, int64_t *count, void
         case CONFIG * 1000000LL + 30300 + INT64: *(int64_t *)array = config_of(descriptor)->workspace; return 0;
         case CONFIG * 1000000LL + 30400 + INT32_TYPE: *(int32_t *)array = 49152; return 0;
         case PLAN * 1000000LL + 40200 + INT64:
-            *(int64_t *)array = config_of(attribute_of(descriptor, 401)->value.descriptor[0])->workspace;
+            listed = config_of(attribute_of(descriptor, 401)->value.descriptor[0]);
+            *(int64_t *)array = listed->workspace + scripted("plan_workspace", listed->engine);
             return 0;
         case CHOICE * 1000000LL + 60000 + 9: *(int *)array = (int)integer_of(descriptor, 600); return 0;
         case CHOICE * 1000000LL + 60100 + INT64: *(int64_t *)array = integer_of(descriptor, 601); return 0;
@@ -375,6 +378,8 @@ static int finalize_box(struct box *box) {
 static int start(struct handle *handle, void *plan, void *pack) {
     int good = handle && handle->magic == GOOD_HANDLE && held(plan) && held(pack);
     if (!good || !held(plan)->finalized || !held(pack)->finalized) return fail(2002, "no handle, plan or pack");
+    const struct handle *maker = attribute_of(held(plan), 400)->value.address[0];
+    if (maker->magic != GOOD_HANDLE) return fail(2002, "the plan's handle was destroyed");
     note_call("execute on %p", handle->stream);
     return 0;
 }

@@ -3,9 +3,11 @@
  * Fused ops exist in half precision, channels last and persistent; persistent ones not in double. As in the library, an
  * activation's backward pass knows what was let through from the reserve, and from nothing else. A test may let a further
  * mode do fused ops, whose reserve is of another form: what one mode's forward pass wrote is of no use to the other's.
+ * Derived descriptors are channels first, whatever the input is, and parameters are read and written by them.
  */
 #include "fake_cudnn.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -40,6 +42,10 @@ EXPORT int cudnnSetTensorNdDescriptor(described tensor, int type, int rank, cons
     tensor->type = type, tensor->rank = rank;
     memcpy(tensor->shape, shape, (size_t)rank * sizeof *shape);
     memcpy(tensor->stride, stride, (size_t)rank * sizeof *stride);
+    char told[200] = "";
+    for (int axis = 0, at = 0; axis < rank; axis++)
+        at += snprintf(told + at, sizeof told - (size_t)at, " %d/%d", shape[axis], stride[axis]);
+    note_call("tensor %d:%s", type, told);
     return scripted("legacy", type);
 }
 
@@ -49,10 +55,21 @@ EXPORT int cudnnDeriveBNTensorDescriptor(described derived, described x, int mod
     derived->mode = mode, derived->type = x->type == DOUBLE ? DOUBLE : FLOAT, derived->shape[0] = 1;
     for (int axis = 2; axis < x->rank; axis++)
         if (mode != PER_ACTIVATION) derived->shape[axis] = 1;
-    int step = 1, last_is_channel = x->stride[1] == 1 && mode == PER_ACTIVATION;
-    if (last_is_channel) derived->stride[1] = 1, step = derived->shape[1];
+    int step = 1, first = scripted("derive", mode); /* the axis that lies closest together: else the last one */
+    if (first) derived->stride[first] = step, step = derived->shape[first];
     for (int axis = x->rank - 1; axis >= 0; axis--)
-        if (!(axis == 1 && last_is_channel)) derived->stride[axis] = step, step *= derived->shape[axis];
+        if (!first || axis != first) derived->stride[axis] = step, step *= derived->shape[axis];
+    if (scripted("derive_type", mode)) derived->type = x->type;
+    return 0;
+}
+
+EXPORT int cudnnGetTensorNdDescriptor(described tensor, int room, int *type, int *rank, int *shape, int *stride) {
+    if (!is_good(tensor) || room < 1 || room > MOST_DIMENSIONS) return fail(2000, "no room for %d dimensions", room);
+    *type = tensor->type, *rank = tensor->rank;
+    int axes = room < tensor->rank ? room : tensor->rank;
+    memcpy(shape, tensor->shape, (size_t)axes * sizeof *shape);
+    memcpy(stride, tensor->stride, (size_t)axes * sizeof *stride);
+    note_call("read %d of %d axes", axes, room);
     return 0;
 }
 

@@ -2,40 +2,31 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
-from ctypes import addressof, c_float
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from algosearch.backends.cudnn.candidates import legacy_algorithm, legacy_mode_of, norm_listing, pair_listing
+from algosearch.backends.cudnn.candidates import legacy_algorithm, legacy_mode_of, norm_listing
 from algosearch.backends.cudnn.enums import HeuristicMode, LegacyMode
 from algosearch.backends.cudnn.handle import Handle
-from algosearch.backends.cudnn.legacy_norm import IN_PLACE, MODES, LegacyCandidate, LegacyNorm, Mode
+from algosearch.backends.cudnn.legacy_norm import MODES, LegacyCandidate, LegacyNorm, Mode
 from algosearch.backends.cudnn.library import Library
-from algosearch.backends.cudnn.norm import EPSILON, MOMENTUM, UIDS, norm_tensors
 from algosearch.backends.cudnn.norm_graph import NormGraph, can_be_a_graph
-from algosearch.backends.cudnn.norm_pair import PairPlan
-from algosearch.backends.cudnn.offer import offer_of
 from algosearch.backends.cudnn.plan import Plan, Runnable
 from algosearch.backends.cudnn.status import CudnnError
 from algosearch.ops import BatchNormOp, canonical
-from algosearch.records import Candidate, Failure, InvalidAlgorithm
-from tests.backends import reference
+from algosearch.records import Failure, InvalidAlgorithm
 from tests.backends.cudnn.fake import SOURCES, FakeCudnn, compiled
-from tests.backends.cudnn.host_gpu import HostGpu
-from tests.backends.cudnn.memory import Memory, aligned
+from tests.backends.cudnn.running_norm import Running
 from tests.strategies import batch_norm_ops
 
 PLAIN = BatchNormOp(shape=(4, 3, 5, 6), layout="channels_last")
 FUSED = BatchNormOp(shape=(4, 3, 5, 6), layout="channels_last", data_type="float16", fusion="add_activation")
-PAIR = replace(FUSED, phase="training")
-PERSISTENT, SPATIAL = "cudnn/legacy:spatial_persistent", "cudnn/legacy:spatial"
-TOLERANCE = {"float16": 2e-3, "bfloat16": 2e-2, "float32": 1e-5, "float64": 1e-12}
 
 
 @pytest.fixture
@@ -43,45 +34,6 @@ def handle(fake: FakeCudnn) -> Iterator[Handle]:
     handle = Handle(fake.library)
     yield handle
     handle.destroy()
-
-
-class Running:
-    """A way to do an op, with memory of this process for its tensors."""
-
-    def __init__(self, plan: Runnable, op: BatchNormOp, memory: Memory | None = None) -> None:
-        self.plan, self.op = plan, op
-        self.memory = Memory(norm_tensors(op)) if memory is None else memory
-        self.reserve = aligned(plan.reserve_bytes)
-        self.workspace = aligned(plan.workspace_bytes)
-
-    def fill(self, seed: int = 0) -> None:
-        dice = np.random.default_rng(seed)
-        for name, tensor in self.memory.tensors.items():
-            if not tensor.written:
-                self.memory.fill(name, dice.integers(1, 9, self.memory.size(name)) / 4)
-
-    def run(self, **scalars: float) -> dict[str, Any]:
-        """Run it; what was read, and the address of a number by name."""
-        read = {name: self.memory.values(name) for name, tensor in self.memory.tensors.items() if not tensor.written}
-        numbers = {name: c_float(value) for name, value in scalars.items()}
-        pointers = self.memory.pointers | {UIDS["reserve"]: self.reserve.ctypes.data}
-        pointers |= {UIDS[name]: addressof(number) for name, number in numbers.items()}
-        pack = self.plan.variant_pack(pointers, self.workspace.ctypes.data)
-        assert pack.launch_long() == 0
-        return read
-
-    def prepare_in_place(self) -> None:
-        names = {uid: name for name, uid in UIDS.items()}
-        for source, target in IN_PLACE:
-            if names[target] in self.memory.bytes and names[source] in self.memory.bytes:
-                self.memory.bytes[names[target]][:] = self.memory.bytes[names[source]]
-
-    def check(self, read: dict[str, Any], *, epsilon: float = EPSILON, momentum: float = MOMENTUM) -> None:
-        right = reference.batch_norm(self.op, read, epsilon=epsilon, momentum=momentum)
-        tolerance = TOLERANCE[self.op.data_type]
-        for name, values in right.items():
-            found = self.memory.values(name)
-            np.testing.assert_allclose(found, values, rtol=tolerance, atol=tolerance, err_msg=name)
 
 
 # -- the legacy API --------------------------------------------------------------------------------------------------
@@ -203,6 +155,50 @@ def test_a_missing_part_is_not_a_missing_mode(fake: FakeCudnn, handle: Handle) -
         LegacyNorm(handle, PLAIN).candidates()
 
 
+ACTIVATIONS = replace(PLAIN, statistics="per_activation")
+
+
+def test_statistics_of_each_activation_are_told_channels_first(fake: FakeCudnn, handle: Handle) -> None:
+    """For the library orders their parameters so, whatever the layout of the input."""
+    fake.journal()
+    for op in (ACTIVATIONS, replace(ACTIVATIONS, shape=(4, 5, 6, 3), layout="channels_first")):
+        assert [each.mode for each in LegacyNorm(handle, op).candidates()] == ["per_activation"]
+        assert [line for line in fake.journal() if line.startswith("tensor")] == ["tensor 0: 4/90 5/18 6/3 3/1"]
+    LegacyNorm(handle, PLAIN).candidates()
+    assert {line for line in fake.journal() if line.startswith("tensor")} == {"tensor 0: 4/90 3/1 5/18 6/3"}
+
+
+@pytest.mark.parametrize(
+    ("script", "axis", "read"),
+    [
+        ("derive", 1, r"type 0, \(size, stride\) \[\(3, 1\), \(5, 18\), \(6, 3\)\]"),
+        ("derive_type", 1, r"type 2, \(size, stride\) \[\(3, 30\), \(5, 6\), \(6, 1\)\]"),
+    ],
+)
+def test_a_mode_that_would_read_the_parameters_elsewhere_is_refused(
+    fake: FakeCudnn, handle: Handle, script: str, axis: int, read: str
+) -> None:
+    op = replace(ACTIVATIONS, layout="channels_first", data_type="float16")
+    fake.script(script, axis, what=LegacyMode.PER_ACTIVATION)
+    before = fake.live()
+    norm = LegacyNorm(handle, op)
+    assert norm.candidates() == []
+    failure = norm.build("per_activation")
+    assert isinstance(failure, Failure)
+    assert failure.kind == "not_supported"
+    are = r"type 0, \(size, stride\) \[\(3, 30\), \(5, 6\), \(6, 1\)\]"
+    assert re.fullmatch(f"per_activation would read the parameters as {read}, and they are {are}", failure.message)
+    assert fake.live() == before
+    fake.reset()
+    assert len(norm.candidates()) == 1
+
+
+def test_an_axis_of_size_one_may_have_any_stride(fake: FakeCudnn, handle: Handle) -> None:
+    fake.journal()
+    assert [each.mode for each in LegacyNorm(handle, PLAIN).candidates()] == ["spatial_persistent", "spatial"]
+    assert [line for line in fake.journal() if line.startswith("read")] == ["read 4 of 8 axes"] * 2
+
+
 def test_it_runs_through_the_handle_and_lock_that_are_asked_for(fake: FakeCudnn, handle: Handle) -> None:
     plan = LegacyNorm(handle, PLAIN).build("spatial")
     assert isinstance(plan, Runnable)
@@ -311,134 +307,6 @@ def test_listing_without_a_graph(handle: Handle) -> None:
     found = norm_listing(LegacyNorm(handle, FUSED), None, 1)
     assert [each.algorithm for each in found.candidates] == ["cudnn/legacy:spatial_persistent"]
     assert found.complete
-
-
-# -- pairs -----------------------------------------------------------------------------------------------------------
-
-
-def listed(handle: Handle, op: BatchNormOp) -> tuple[Candidate, ...]:
-    forward, backward = (LegacyNorm(handle, each) for each in op.passes)
-    found = pair_listing(forward, backward)
-    assert found.complete
-    assert found.steady
-    assert [each.rank for each in found.candidates] == list(range(len(found.candidates)))
-    return found.candidates
-
-
-def test_a_pair_is_listed_with_the_larger_workspace_and_the_reserve_between_its_passes(handle: Handle) -> None:
-    (only,) = listed(handle, PAIR)
-    assert only == Candidate(
-        algorithm=PERSISTENT,
-        rank=0,
-        workspace_bytes=2 * (64 + 16 * 3),
-        notes=("range_limited",),
-        reserve_bytes=4 * 3 * 5 * 6 // 8,
-    )
-    sizes = [LegacyNorm(handle, each).candidates()[0] for each in PAIR.passes]
-    assert only.workspace_bytes == max(each.workspace_bytes for each in sizes)
-    assert {only.reserve_bytes} == {each.reserve_bytes for each in sizes}
-
-
-def test_a_mode_that_does_one_pass_only_does_no_pair(fake: FakeCudnn, handle: Handle) -> None:
-    fake.script("fused", 1, what=LegacyMode.SPATIAL)
-    assert [each.algorithm for each in listed(handle, PAIR)] == [PERSISTENT, SPATIAL]
-    fake.script("backward", 3000, what=LegacyMode.SPATIAL_PERSISTENT)
-    assert [each.algorithm for each in listed(handle, PAIR)] == [SPATIAL]
-    offer = offer_of(handle, PAIR, HostGpu())
-    assert offer is not None
-    before = fake.live()
-    failure = offer.make(PERSISTENT)
-    assert isinstance(failure, Failure)
-    assert failure.kind == "not_supported"
-    assert fake.live() == before, "the forward pass's plan is given back"
-    made = offer.make("cudnn/graph:5")
-    assert isinstance(made, Failure)
-    offer.destroy()
-
-
-@settings(max_examples=40)
-@given(op=batch_norm_ops(phases=("training",), data_types=("float16", "bfloat16")), seed=st.integers(0, 9))
-@example(op=PAIR, seed=1)
-def test_every_pair_that_is_offered_is_both_passes(fake_session: FakeCudnn, op: BatchNormOp, seed: int) -> None:
-    op = canonical(op)
-    fake_session.reset()
-    fake_session.script("fused", 1, what=LegacyMode.SPATIAL)
-    handle = Handle(fake_session.library)
-    offer = offer_of(handle, op, HostGpu())
-    assert offer is not None
-    for candidate in offer.listing(None).candidates:
-        made = offer.make(candidate.algorithm)
-        assert not isinstance(made, Failure)
-        sizes = made.plan.workspace_bytes, made.plan.reserve_bytes
-        assert sizes == (candidate.workspace_bytes, candidate.reserve_bytes)
-        running = Running(made.plan, op)
-        running.fill(seed)
-        running.prepare_in_place()
-        read = running.run()
-        running.check(read | {name: running.memory.values(name) for name in op.passes[0].output_shapes})
-        made.destroy()
-    offer.destroy()
-    handle.destroy()
-    fake_session.reset()
-
-
-@pytest.mark.parametrize(("forward", "backward"), [(PERSISTENT, SPATIAL), (SPATIAL, PERSISTENT)])
-def test_passes_of_two_modes_do_not_fit_together(fake: FakeCudnn, handle: Handle, forward: str, backward: str) -> None:
-    """What a pair is for: that this cannot be picked."""
-    fake.script("fused", 1, what=LegacyMode.SPATIAL)
-    plans = []
-    for op, algorithm in zip(PAIR.passes, (forward, backward), strict=True):
-        mode = legacy_mode_of(algorithm)
-        assert mode is not None
-        plan = LegacyNorm(handle, op).build(mode)
-        assert isinstance(plan, Runnable)
-        plans.append(plan)
-    running = Running(PairPlan(handle, *plans), PAIR)
-    running.fill(1)
-    running.prepare_in_place()
-    read = running.run()
-    with pytest.raises(AssertionError, match="gradient"):
-        running.check(read | {name: running.memory.values(name) for name in PAIR.passes[0].output_shapes})
-    running.plan.destroy()
-
-
-def test_a_pack_of_a_pair_ends_with_the_first_pass_that_fails_and_gives_both_back(
-    fake: FakeCudnn, handle: Handle
-) -> None:
-    offer = offer_of(handle, PAIR, HostGpu())
-    assert offer is not None
-    before = fake.live()
-    made = offer.make(PERSISTENT)
-    assert not isinstance(made, Failure)
-    assert "PairPlan" in repr(made.plan)
-    running = Running(made.plan, PAIR)
-    pointers = running.memory.pointers | {UIDS["reserve"]: running.reserve.ctypes.data}
-    pack = made.plan.variant_pack(pointers, running.workspace.ctypes.data)
-    assert pack.launch() == pack.launch_long() == 0
-    running.memory.bytes["input_gradient"][:] = 0x5A
-    fake.script("execute", 5000, what=LegacyMode.SPATIAL_PERSISTENT, times=1)
-    assert pack.launch() == 5000, "forward"
-    assert (running.memory.bytes["input_gradient"] == 0x5A).all(), "and backward was not run"
-    fake.script("execute", 0, what=LegacyMode.SPATIAL_PERSISTENT, times=1)
-    fake.script("execute", 5003, what=LegacyMode.SPATIAL_PERSISTENT, times=1)
-    assert pack.launch_long() == 5003, "backward"
-    pack.destroy()
-    assert pack.is_destroyed
-    for launch in (pack.launch, pack.launch_long):
-        with pytest.raises(AssertionError, match="destroyed"):
-            launch()
-    made.destroy()
-    made.destroy()
-    assert fake.live() == before
-    offer.destroy()
-
-
-def test_a_pair_is_no_call_of_the_legacy_api(handle: Handle) -> None:
-    plan = LegacyNorm(handle, PAIR).build("spatial_persistent")
-    assert isinstance(plan, Runnable)
-    with pytest.raises(AssertionError, match="two calls"):
-        plan.variant_pack({}, 0)
-    plan.destroy()
 
 
 def test_names_of_modes() -> None:

@@ -21,11 +21,11 @@ from algosearch.ops.conv import DIRECTIONS
 from algosearch.records import Built, Burst, Candidate, Environment, Failure
 from tests.backends import reference
 from tests.backends.cudnn.fake import BEYOND_WORKSPACE, WRONG, FakeCudnn
+from tests.backends.cudnn.host_backend import DEVICE, HostBackend, gpu_of
 from tests.backends.cudnn.host_gpu import HostGpu
 from tests.backends.cudnn.host_home import HostHome, OnDevice, words_on_streams
 from tests.backends.cudnn.memory import aligned
 from tests.backends.cudnn.test_running import built, on_device, run
-from tests.backends.cudnn.test_session import DEVICE, HostBackend, gpu_of
 from tests.backends.driven import Driven
 from tests.backends.padded import padded_candidates
 from tests.backends.slots import numbers, rows_for

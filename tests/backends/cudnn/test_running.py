@@ -186,6 +186,22 @@ def test_a_workspace_is_the_callers_or_one_for_each_stream(runner: CudnnRunner, 
     assert home.taken_bytes == 0
 
 
+def test_a_stream_of_each_thread_has_a_workspace_of_each_thread(runner: CudnnRunner, home: HostHome) -> None:
+    """cudaStreamPerThread is one name for many streams, which do not wait for each other."""
+    with built(runner, CONV, SPACIOUS) as plan:
+        for _ in range(2):
+            run(plan, stream=2)
+        assert home.taken_bytes == 1000
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(run, plan, stream=2).result()
+            pool.submit(run, plan, stream=2).result()
+            assert home.taken_bytes == 2000
+            pool.submit(run, plan, stream=9).result()
+        run(plan, stream=9)
+        assert home.taken_bytes == 3000
+    assert home.taken_bytes == 0
+
+
 def test_nothing_is_allocated_while_a_graph_is_captured(runner: CudnnRunner, home: HostHome) -> None:
     home.capturing.add(9)
     with built(runner, CONV, SPACIOUS) as plan:
@@ -265,6 +281,35 @@ def test_the_same_arrays_are_bound_once(fake: FakeCudnn, runner: CudnnRunner) ->
             plan(**on_device(plan, each))
             check(plan, each)
         assert fake.live() <= before + 8, "packs that nobody needs are given back"
+
+
+def test_the_same_addresses_in_other_places_are_another_binding(runner: CudnnRunner) -> None:
+    """In whatever order they are passed: two buffers that change places from call to call."""
+    op = ConvOp(input_shape=(2, 8, 6, 6), filter_shape=(8, 8, 3, 3), padding_low=(1, 1))
+    with built(runner, op, ENGINE) as plan:
+        rows = rows_for(plan.slots.values())
+        arrays = on_device(plan, rows)
+        plan(input=arrays["input"], filter=arrays["filter"], output=arrays["output"])
+        check(plan, rows)
+        rows["input"], rows["output"] = rows["output"], rows["input"]
+        plan(output=arrays["input"], filter=arrays["filter"], input=arrays["output"])
+        check(plan, rows)
+
+
+def test_an_array_may_lie_worse_than_was_promised_as_long_as_nothing_relies_on_it(runner: CudnnRunner) -> None:
+    with built(runner, replace(CONV, alignment_bytes=1024), ENGINE) as plan:
+        slot = plan.slots["input"]
+        rows = rows_for(plan.slots.values())
+        for offset_bytes, is_good in ((256, True), (128, False)):
+            moved = aligned(4096 + rows["input"].nbytes)[offset_bytes:][: rows["input"].nbytes].view(np.float32)
+            moved[:] = rows["input"]
+            arrays = on_device(plan, rows) | {"input": OnDevice(shaped(slot, moved))}
+            if is_good:
+                plan(**arrays)
+                check(plan, rows)
+            else:
+                with pytest.raises(InvalidCall, match="multiple of 256"):
+                    plan(**arrays)
 
 
 def test_threads_take_turns(runner: CudnnRunner) -> None:

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from algosearch.backends.base import Backend, Device, Recipe
+from algosearch.backends.base import Backend
 from algosearch.backends.cudnn.enums import HeuristicMode, LegacyMode
-from algosearch.backends.cudnn.gpu import CudaFault
 from algosearch.backends.cudnn.norm_pair import PairPlan
-from algosearch.backends.cudnn.session import CudnnSession, Timing
+from algosearch.backends.cudnn.session import CudnnSession
 from algosearch.ops import BatchNormOp, ConvOp, Op, canonical
-from algosearch.records import Burst, Candidate, Environment, Failure, FailureKind
-from algosearch.settings import Isolation
+from algosearch.records import Burst, Candidate, Failure, FailureKind
 from tests.backends.contract import BackendContract
 from tests.backends.cudnn.fake import BEYOND, BEYOND_WORKSPACE, WRONG, FakeCudnn
-from tests.backends.cudnn.host_gpu import HostGpu
+from tests.backends.cudnn.host_backend import OP, HostBackend, gpu_of, loaded
 from tests.backends.driven import Driven
 
-DEVICE = Device(backend="cudnn", ordinal=0, kind="Host", identity="GPU-host")
-OP = canonical(ConvOp(input_shape=(2, 8, 6, 6), filter_shape=(8, 8, 3, 3), padding_low=(1, 1)))
 HALVES: dict[str, Any] = {"input_type": "float16", "filter_type": "float16", "output_type": "float16"}
 PAIR: dict[str, Any] = {
     "shape": (2, 8, 4, 4),
@@ -30,28 +27,6 @@ PAIR: dict[str, Any] = {
     "fusion": "add_activation",
     "layout": "channels_last",
 }
-
-
-class HostBackend:
-    """A `Backend` of one device that is none."""
-
-    name = "cudnn"
-    isolation: Isolation = "thread"
-
-    def __init__(self, fake: FakeCudnn, *, timing: Timing = "warm", gpu: HostGpu | None = None) -> None:
-        self.gpu = gpu or HostGpu(l2_bytes=1 << 16)
-        self._fake = fake
-        self._timing: Timing = timing
-
-    def recipe(self) -> Recipe | None:
-        return None
-
-    def devices(self) -> tuple[Device, ...]:
-        return (DEVICE,)
-
-    def open(self, device: Device) -> CudnnSession:
-        environment = Environment(backend="cudnn", device="Host", facts=tuple(self._fake.library.facts().items()))
-        return CudnnSession(self._fake.library, self.gpu, device, environment, timing=self._timing)
 
 
 class TestCudnnOnTheHost(BackendContract):
@@ -94,30 +69,6 @@ class TestCudnnRotatingOnTheHost(TestCudnnOnTheHost):
         return HostBackend(self._fake, timing="rotating")
 
 
-@pytest.fixture
-def driven(fake: FakeCudnn) -> Iterator[Driven]:
-    backend = HostBackend(fake)
-    with Driven(backend, DEVICE) as driven:
-        yield driven
-
-
-def gpu_of(driven: Driven) -> HostGpu:
-    session = driven.session
-    assert isinstance(session, CudnnSession)
-    gpu = session._gpu
-    assert isinstance(gpu, HostGpu)
-    return gpu
-
-
-def loaded(driven: Driven, op: Op = OP) -> dict[str, int]:
-    """Plans by algorithm, all of them built, loaded and launched."""
-    plans = driven.runnable(op)
-    driven.load_for(op, plans)
-    for _, plan in plans:
-        assert isinstance(driven.launch(plan), Burst)
-    return {candidate.algorithm: plan for candidate, plan in plans}
-
-
 @pytest.mark.parametrize(
     ("behaviour", "workspace_bytes"), [(BEYOND, 0), (BEYOND_WORKSPACE, 512), (BEYOND_WORKSPACE, 7)]
 )
@@ -158,71 +109,27 @@ def test_who_agrees_with_one_that_passed_is_run_once(fake: FakeCudnn, driven: Dr
     assert sum(line.lstrip("+-").startswith("execute") for line in fake.journal()) == 1
 
 
+@pytest.mark.parametrize(("promised_bytes", "told_bytes"), [(4, 4), (256, 256), (512, 256), (4096, 256)])
+def test_no_more_alignment_is_told_than_there_is(
+    fake: FakeCudnn, driven: Driven, promised_bytes: int, told_bytes: int
+) -> None:
+    """Where tensors lie in a search's memory, and padded copies in a workspace."""
+    op = replace(OP, alignment_bytes=promised_bytes)
+    fake.journal()
+    plans = driven.runnable(op)
+    told = {line.partition(": ")[2] for line in fake.journal() if line.lstrip("+-").startswith("set 17 900 ")}
+    assert told == {str(told_bytes)}
+    driven.load_for(op, plans)
+    for _, plan in plans:
+        assert isinstance(driven.launch(plan), Burst)
+
+
 def test_each_thread_has_its_own_handle_and_enters_the_device(fake: FakeCudnn, driven: Driven) -> None:
     before = fake.live()
     loaded(driven)
     assert fake.live() > before
     assert len(gpu_of(driven).entered) == 2
     assert threading.get_ident() not in gpu_of(driven).entered
-
-
-def test_a_status_of_a_run_is_the_candidates_failure(fake: FakeCudnn, driven: Driven) -> None:
-    plans = loaded(driven)
-    plan, other = plans["cudnn/graph:5"], plans["cudnn/graph:0"]
-    fake.script("execute", 3007, what=5)
-    failure = driven.launch(plan)
-    assert isinstance(failure, Failure)
-    assert failure.kind == "not_supported"
-    first, second = driven.time([(plan, 2), (other, 2)])
-    assert isinstance(first, Failure)
-    assert isinstance(second, Burst)
-
-
-@pytest.mark.parametrize("lost", [False, True])
-def test_a_suspect_status_is_looked_into(fake: FakeCudnn, driven: Driven, lost: bool) -> None:
-    plan = next(iter(loaded(driven).values()))
-    gpu = gpu_of(driven)
-    fake.script("execute", 5000)
-    gpu.lost = lost
-    failure = driven.launch(plan)
-    assert isinstance(failure, Failure)
-    assert failure.kind == "launch_failed"
-    assert (driven.session.healthy() is not None) is lost
-    gpu.lost = False
-
-
-def test_a_fault_that_the_device_survives_is_the_candidates(driven: Driven) -> None:
-    plan = next(iter(loaded(driven).values()))
-    gpu_of(driven).fault = CudaFault("cudaStreamSynchronize", 719, "unspecified launch failure")
-    failure = driven.launch(plan)
-    assert isinstance(failure, Failure)
-    assert failure.kind == "launch_failed"
-    assert "719" in failure.message
-    gpu_of(driven).fault = CudaFault("cudaStreamSynchronize", 719, "unspecified launch failure")
-    assert all(isinstance(each, Failure) for each in driven.time([(plan, 2)]))
-    gpu_of(driven).fault = CudaFault("cudaStreamSynchronize", 719, "unspecified launch failure")
-    assert isinstance(driven.check(plan, None), Failure)
-
-
-def test_a_fault_that_it_does_not_survive_is_told_of(driven: Driven) -> None:
-    plan = next(iter(loaded(driven).values()))
-    assert driven.session.healthy() is None
-    gpu_of(driven).lost = True
-    (failure,) = driven.time([(plan, 1)])
-    assert isinstance(failure, Failure)
-    assert "illegal memory access" in failure.message
-    assert driven.session.healthy() == failure
-    gpu_of(driven).lost = False
-
-
-def test_a_round_that_it_does_not_survive_may_be_the_fault_of_each(driven: Driven) -> None:
-    (first, one), (second, other), *_ = loaded(driven).items()
-    gpu_of(driven).lost = True
-    failure, same = driven.time([(one, 1), (other, 2)])
-    assert failure == same == driven.session.healthy()
-    assert isinstance(failure, Failure)
-    assert f"{first} or {second} ran" in failure.message
-    gpu_of(driven).lost = False
 
 
 def test_a_burst_that_cannot_prove_itself_says_so(driven: Driven) -> None:
