@@ -19,7 +19,7 @@ NEAR = 1.5
 
 
 def timed(session: Session, op: Op, candidates: Sequence[Candidate]) -> dict[str, list[float]]:
-    """Times in µs of each candidate that runs and comes near the best, one for each round."""
+    """Times in µs of each candidate that runs, comes near the best, and is right, one for each round."""
     built = [(each, session.build(op, each)) for each in candidates]
     plans = {each.algorithm: outcome.plan for each, outcome in built if isinstance(outcome, Built)}
     workspace_bytes = max(each.workspace_bytes for each in candidates)
@@ -30,8 +30,7 @@ def timed(session: Session, op: Op, candidates: Sequence[Candidate]) -> dict[str
         first = {name: session.launch(plan, None) for name, plan in plans.items()}
         runs = {name: burst.time_us for name, burst in first.items() if isinstance(burst, Burst)}
         once = _round(session, {name: plans[name] for name in runs}, dict.fromkeys(runs, 1))
-        best = min(once.values())
-        near = {name: plans[name] for name, us in once.items() if us <= NEAR * best + 1.0}
+        near = _near_and_right(session, plans, once)
         repeats = {name: min(MOST_REPEATS, ceil(BURST_US / once[name])) for name in near}
         found: dict[str, list[float]] = {name: [] for name in near}
         for turn in range(ROUNDS):
@@ -42,6 +41,22 @@ def timed(session: Session, op: Op, candidates: Sequence[Candidate]) -> dict[str
     finally:
         session.unload()
         session.destroy(list(plans.values()))
+
+
+def _near_and_right(session: Session, plans: Mapping[str, int], once: Mapping[str, float]) -> dict[str, int]:
+    """Who is near the fastest of those whose result is right: a wrong one is no better choice, however fast."""
+    near: dict[str, int] = {}
+    best = 0.0
+    fastest_first = sorted(once, key=lambda name: once[name])
+    for name in fastest_first:
+        if near and once[name] > NEAR * best + 1.0:
+            break
+        # The first has to be held against somebody, too: alone, much that is wrong looks right.
+        other = next(iter(near), None) or next((each for each in fastest_first if each != name), None)
+        if session.check(plans[name], None if other is None else plans[other]) is None:
+            best = best or once[name]
+            near[name] = plans[name]
+    return near
 
 
 def prices(times: Mapping[str, Sequence[float]], pick: str) -> tuple[float, float]:

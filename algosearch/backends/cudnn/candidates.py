@@ -69,7 +69,10 @@ def listing(graph: OperationGraph, op: ConvOp, width: int | None, *, padded: Seq
     complete = True
     place: int | None = None  # of those that are padded: the same, however many are asked for
     for mode in _ORDER:
-        if kind != "other" and width is not None and len(configs) + len(held) >= enough:
+        # Those that are held back are enough not to look further at first, but not to be what was asked for: they come
+        # only at the end of a complete list.
+        some = kind != "other" and width is not None and len(configs) + len(held) >= enough
+        if some and len(configs) >= (width or 0):
             complete = False
             break
         for config in graph.heuristics(mode, enough if kind == "plain" and width is not None else None):

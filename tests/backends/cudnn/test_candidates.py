@@ -174,6 +174,17 @@ def test_what_cannot_win_in_a_stem_is_listed_last(mixed: FakeCudnn, graph_of: Gr
     assert everything == [*few, 3, 7, 10, 12, 13]
 
 
+@pytest.mark.parametrize("op", [PLAIN, STEM, OTHER], ids=["plain", "stem", "other"])
+def test_a_list_has_what_was_asked_for_or_is_complete(mixed: FakeCudnn, graph_of: Graphs, op: ConvOp) -> None:
+    """Of a list that names no more although it is asked for, a race believes that there is no more."""
+    everything = listing(graph_of(op), op, None).candidates
+    for width in range(1, len(everything) + 2):
+        found = listing(graph_of(op), op, width)
+        assert len(found.candidates) >= width or found.complete
+        assert len(found.candidates) == len(everything) or not found.complete
+        assert found.candidates == everything[: len(found.candidates)]
+
+
 def test_of_other_ops_everything_is_looked_at_but_what_is_compiled_and_listed_late(
     mixed: FakeCudnn, graph_of: Graphs
 ) -> None:
