@@ -5,6 +5,8 @@ Many kinds of shapes, three directions, two types. Each pick is held against eve
 fresh processes in turn. Every case is printed. What cannot be captured is counted, and what PyTorch has not (unequal
 padding) left out of that comparison.
 
+With `--gpus N` each GPU has every N-th case; what a case is compared with runs on the same GPU as it did.
+
     python bench/offbeat.py --json bench/results/offbeat.json
     python bench/offbeat.py --list padding --against tried --json bench/results/padding.json
 """
@@ -15,6 +17,7 @@ import asyncio
 import json
 import statistics
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from math import exp, log
 from time import perf_counter
@@ -104,15 +107,15 @@ def op_of(shape: dict[str, Any], direction: str, case: dict[str, Any]) -> ConvOp
     )
 
 
-def cases(listed: str, stride: int) -> Iterator[tuple[str, ConvOp]]:
-    """Every `stride`th of a list."""
+def cases(listed: str, stride: int, first: int = 0) -> Iterator[tuple[str, ConvOp]]:
+    """Every `stride`th of a list, from the `first`."""
     types, shapes = LISTS[listed]
     for number, (case, name, direction) in enumerate(product(types, shapes, DIRECTIONS)):
-        if number % stride == 0:
+        if number % stride == first:
             yield f"{name}_{direction}_{case}", op_of(shapes[name], direction, types[case])
 
 
-def ours(listed: str, stride: int, against: str, seconds: float) -> dict[str, Any]:
+def ours(listed: str, stride: int, first: int, against: str, seconds: float) -> dict[str, Any]:
     """Of each case the price of the pick, of the library's first answer and of the best, until `seconds` are over."""
     import graphs
 
@@ -124,7 +127,7 @@ def ours(listed: str, stride: int, against: str, seconds: float) -> dict[str, An
             store="memory:", backends=[CudnnBackend()], devices=["cudnn:0"], isolation="thread"
         ) as searcher:
             await searcher.select(ConvOp(input_shape=(2, 16, 8, 8), filter_shape=(16, 16, 3, 3)))
-            for name, op in cases(listed, stride):
+            for name, op in cases(listed, stride, first):
                 start = perf_counter()
                 choice = await searcher.select(op)
                 took_s = perf_counter() - start
@@ -146,9 +149,9 @@ def ours(listed: str, stride: int, against: str, seconds: float) -> dict[str, An
             if listed == "padding":
                 there = {each.algorithm for each in candidates}
                 candidates += [each for each in odd_channels.candidates(session, op) if each.algorithm not in there]
-            first = min(choice.candidates, key=lambda each: each.rank).algorithm
+            answer = min(choice.candidates, key=lambda each: each.rank).algorithm
             times = oracle.timed(session, op, candidates)
-            far = [each for each in candidates if each.algorithm in {choice.algorithm, first} - times.keys()]
+            far = [each for each in candidates if each.algorithm in {choice.algorithm, answer} - times.keys()]
             times |= oracle.timed(session, op, far) if far else {}
             mine, best = oracle.prices(times, choice.algorithm)
             fastest = min(times, key=lambda algorithm: statistics.median(times[algorithm]))
@@ -162,7 +165,7 @@ def ours(listed: str, stride: int, against: str, seconds: float) -> dict[str, An
                 "best_rank": next(each.rank for each in candidates if each.algorithm == fastest),
                 "mine_us": mine,
                 "best_us": best,
-                "first_us": oracle.prices(times, first)[0] if first in times else None,
+                "first_us": oracle.prices(times, answer)[0] if answer in times else None,
                 "graph_us": graph_us,
             }
             if listed == "padding":
@@ -183,7 +186,7 @@ def _tried(choice: algosearch.Choice) -> list[Candidate]:
     ]
 
 
-def torch_benchmark(listed: str, stride: int, seconds: float) -> dict[str, Any]:
+def torch_benchmark(listed: str, stride: int, first: int, seconds: float) -> dict[str, Any]:
     """Of each case the time of a run of what PyTorch picks."""
     import graphs
     import torch
@@ -191,7 +194,7 @@ def torch_benchmark(listed: str, stride: int, seconds: float) -> dict[str, Any]:
 
     torch.backends.cudnn.benchmark = True
     stop, found = perf_counter() + seconds, {}
-    for name, op in cases(listed, stride):
+    for name, op in cases(listed, stride, first):
         if op.padding_low == op.padding_high:
             conv = TorchConv(op)
             start = perf_counter()
@@ -205,24 +208,22 @@ def torch_benchmark(listed: str, stride: int, seconds: float) -> dict[str, Any]:
 
 def main() -> None:
     parser = arguments(__doc__ or "")
-    parser.add_argument("--sample", nargs=5, metavar=("WHO", "LIST", "STRIDE", "AGAINST", "SECONDS"))
+    parser.add_argument("--sample", nargs=6, metavar=("WHO", "LIST", "STRIDE", "FIRST", "AGAINST", "SECONDS"))
     parser.add_argument("--list", choices=tuple(LISTS), default="all", help="which cases")
     parser.add_argument("--stride", type=int, default=1, help="take every so manieth case only")
     parser.add_argument("--against", choices=("all", "tried"), default="all")
     parser.add_argument("--seconds", type=float, default=1e6, help="begin no further case after so many")
+    parser.add_argument("--gpus", type=int, default=1, help="so many, side by side")
     parser.add_argument("--times", type=int, default=1)
     options = parser.parse_args()
     if options.sample:
-        who, listed, stride, against, seconds = options.sample
+        who, listed, stride, first, against, seconds = options.sample
         if who == "ours":
-            print(json.dumps(ours(listed, int(stride), against, float(seconds))))
+            print(json.dumps(ours(listed, int(stride), int(first), against, float(seconds))))
         else:
-            print(json.dumps(torch_benchmark(listed, int(stride), float(seconds))))
+            print(json.dumps(torch_benchmark(listed, int(stride), int(first), float(seconds))))
         return
-    how = (options.list, options.stride, options.against, options.seconds)
-    samples = [
-        (apart.sample(__file__, "ours", *how), apart.sample(__file__, "torch", *how)) for _ in range(options.times)
-    ]
+    samples = [tuple(_side_by_side(who, options) for who in ("ours", "torch")) for _ in range(options.times)]
     total = sum(1 for _ in cases(options.list, 1))
     report(
         {"cases_in_all": total} | _figures(samples),
@@ -232,7 +233,22 @@ def main() -> None:
     )
 
 
-def _figures(samples: list[tuple[dict[str, Any], dict[str, Any]]]) -> dict[str, Any]:
+def _side_by_side(who: str, options: Any) -> dict[str, Any]:
+    """One sample of all cases, each GPU with its share."""
+
+    def share(gpu: int) -> dict[str, Any]:
+        what = (who, options.list, options.stride * options.gpus, options.stride * gpu)
+        visible = str(gpu) if options.gpus > 1 else None
+        return apart.sample(__file__, *what, options.against, options.seconds, gpu=visible)
+
+    with ThreadPoolExecutor(options.gpus) as threads:
+        shares = list(threads.map(share, range(options.gpus)))
+    found = {name: case for each in shares for name, case in each["cases"].items()}
+    order = [name for name, _ in cases(options.list, options.stride)]
+    return shares[0] | {"cases": {name: found[name] for name in order if name in found}}
+
+
+def _figures(samples: list[tuple[dict[str, Any], ...]]) -> dict[str, Any]:
     mine = [sample["cases"] for sample, _ in samples]
     theirs = [sample["cases"] for _, sample in samples]
     names = [name for name in mine[0] if all(name in each for each in mine)]
