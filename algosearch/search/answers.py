@@ -41,6 +41,8 @@ class Answers:
         self.asked = 0
         self.joined = 0
         self.closed = False
+        self._tables_of: dict[Place, tuple[dict[Op, Choice], ...]] = {}
+        """By the place of a question: the parts of `table` that keep its answer."""
         self._own_mode = own_mode
         self._own_policy = own_policy
         self._strict = strict
@@ -80,10 +82,11 @@ class Answers:
             SearcherClosed.
         """
         mode, device, policy = spelled_out = self._spelled_out(place)
+        settle, lock, strict = self._settle, self._lock, self._strict
         inquiries: list[Inquiry] = []
         fresh: list[Inquiry] = []
         known: list[tuple[Inquiry, Choice]] = []
-        with self._lock:
+        with lock:
             if self.closed:
                 raise SearcherClosed
             pending = self._pending.setdefault(spelled_out, {})
@@ -91,14 +94,14 @@ class Answers:
             for op in ops:
                 inquiry = pending.get(op)
                 if inquiry is None:
-                    inquiry = Inquiry(Question(op, policy, device, mode, self._strict), self._settle)
+                    inquiry = Inquiry(Question(op, policy, device, mode, strict), settle, lock)
                     choice = answers.get(op)
                     if choice is None:
                         pending[op] = inquiry
                         fresh.append(inquiry)
                     else:
                         self.hits += 1
-                        self._keep(place, op, choice)
+                        _keep(self._tables(place), op, choice)
                         known.append((inquiry, choice))
                 else:
                     self.joined += 1
@@ -126,6 +129,7 @@ class Answers:
         pending = self.pending
         with self._lock:
             self.closed = True
+            self._tables_of = {}
             self.table = {}  # a closed searcher answers nothing, not even from memory
             self.own.clear()
             self._pending = {}
@@ -180,19 +184,16 @@ class Answers:
     def _settle(self, inquiry: Inquiry, choice: Choice | None) -> None:
         """An inquiry has its answer (or an error): out of pending, into the table. In the engine's thread."""
         question = inquiry.question
+        place = question.mode, question.device, question.policy
         with self._lock:
             self._forget(inquiry)
-            mode, device, policy = question.mode, question.device, question.policy
             if choice is not None and choice.provisional:
                 if len(self._provisional) < ANSWERS_KEPT:
-                    self._provisional.add(((mode, device, policy), question.op))
+                    self._provisional.add((place, question.op))
             elif choice is not None and not self.closed:
-                self._provisional.discard(((mode, device, policy), question.op))
-                self._keep((mode, device, policy), question.op, choice)
-                if mode == self._own_mode:
-                    self._keep((None, device, policy), question.op, choice)
-                    if policy == self._own_policy:
-                        self._keep((None, device, None), question.op, choice)
+                if self._provisional:
+                    self._provisional.discard((place, question.op))
+                _keep(self._tables(place), question.op, choice)
 
     def _forget(self, inquiry: Inquiry) -> None:
         question = inquiry.question
@@ -200,12 +201,26 @@ class Answers:
         if pending is not None and pending.get(question.op) is inquiry:
             del pending[question.op]
 
-    def _keep(self, place: Place, op: Op, choice: Choice) -> None:
+    def _tables(self, place: Place) -> tuple[dict[Op, Choice], ...]:
+        """Where an answer for a place is kept: there, and for one spelled out where it may be left out as well."""
+        tables = self._tables_of.get(place)
+        if tables is None:
+            mode, device, policy = place
+            places = [place]
+            if mode == self._own_mode and policy is not None:
+                places.append((None, device, policy))
+                if policy == self._own_policy:
+                    places.append((None, device, None))
+            tables = self._tables_of[place] = tuple(map(self._table, places))
+        return tables
+
+    def _table(self, place: Place) -> dict[Op, Choice]:
         mode, device, policy = place
-        try:
-            answers = self.table[mode][device][policy]
-        except KeyError:
-            answers = self.table.setdefault(mode, {}).setdefault(device, {}).setdefault(policy, {})
+        return self.table.setdefault(mode, {}).setdefault(device, {}).setdefault(policy, {})
+
+
+def _keep(tables: Iterable[dict[Op, Choice]], op: Op, choice: Choice) -> None:
+    for answers in tables:
         if len(answers) >= ANSWERS_KEPT:
             del answers[next(iter(answers))]
         answers[op] = choice

@@ -57,6 +57,11 @@ _DROPPABLE: Final[frozenset[State]] = frozenset({"reading", "queued", "elsewhere
 class Flight:
     """One key on its way."""
 
+    __slots__ = (
+        *("_inquiries", "_listing_lock", "began", "expects", "key", "listing", "op", "pool", "precedence", "record"),
+        *("scope", "searched", "state", "storable", "stuck", "trying", "turn"),
+    )
+
     def __init__(self, key: Key, op: Op, pool: Pool, *, storable: bool, searched: bool = False) -> None:
         self.key = key
         self.op = op
@@ -122,7 +127,7 @@ class Flight:
         assert not self.ended
         self._inquiries.append(inquiry)
         if self.listing is not None:
-            inquiry.listed.set(self.listing.candidates)
+            inquiry.tell(self.listing.candidates)
 
     def leave(self, inquiry: Inquiry) -> bool:
         """An inquiry was withdrawn. True if the flight was dropped: it was the last one, and no trial had begun."""
@@ -144,7 +149,7 @@ class Flight:
         """First milestone: the candidates are known. Inquiries of mode heuristic are answered by it."""
         self.listing = listing
         for inquiry in tuple(self._inquiries):
-            inquiry.listed.set(listing.candidates)
+            inquiry.tell(listing.candidates)
             if inquiry.question.mode == "heuristic":
                 self._settle(inquiry, partial(self._first, inquiry, listing.candidates), "heuristic")
 
@@ -154,7 +159,7 @@ class Flight:
             self.record = record
         record = self.record
         for inquiry in tuple(self._inquiries):
-            inquiry.listed.set(record)
+            inquiry.tell(record)
             self._settle(inquiry, partial(_pick, inquiry, record), source)
 
     def guess(self, suspects: Iterable[str]) -> None:
