@@ -275,12 +275,11 @@ def _require_nobody_sooner(
 ) -> None:
     """Raises NotCovered if somebody was screened against something that this policy refuses, and may be the better one
     after all."""
-    screened = verdicts.translate(_IS_SCREENED)
-    pairs = zip(compress(times, screened), compress(errors, screened), strict=True)
-    least = [time_us - 3 * error_us for time_us, error_us in pairs]
-    if least and min(least) < times[leader]:
-        places = tuple(compress(range(len(times)), screened))
-        soonest = places[least.index(min(least))]
+    best_us = times[leader]
+    screened = compress(range(len(times)), verdicts.translate(_IS_SCREENED))
+    sooner = [place for place in screened if times[place] - 3 * errors[place] < best_us]
+    if sooner:
+        soonest = min(sooner, key=lambda place: times[place] - 3 * errors[place])
         raise NotCovered(f"{trials.algorithms[soonest]} was dropped early and may be faster than what is left")
 
 

@@ -120,7 +120,8 @@ class Answers:
                 inquiry.open_requests -= 1
                 if not inquiry.open_requests and not inquiry.answered.happened:
                     inquiry.withdrawn = True
-                    self._forget(inquiry)
+                    question = inquiry.question
+                    self._forget(inquiry, (question.mode, question.device, question.policy))
                     withdrawn.append(inquiry)
         return withdrawn
 
@@ -186,7 +187,7 @@ class Answers:
         question = inquiry.question
         place = question.mode, question.device, question.policy
         with self._lock:
-            self._forget(inquiry)
+            self._forget(inquiry, place)
             if choice is not None and choice.provisional:
                 if len(self._provisional) < ANSWERS_KEPT:
                     self._provisional.add((place, question.op))
@@ -195,11 +196,10 @@ class Answers:
                     self._provisional.discard((place, question.op))
                 _keep(self._tables(place), question.op, choice)
 
-    def _forget(self, inquiry: Inquiry) -> None:
-        question = inquiry.question
-        pending = self._pending.get((question.mode, question.device, question.policy))
-        if pending is not None and pending.get(question.op) is inquiry:
-            del pending[question.op]
+    def _forget(self, inquiry: Inquiry, place: Place) -> None:
+        pending = self._pending.get(place)
+        if pending is not None and pending.get(inquiry.question.op) is inquiry:
+            del pending[inquiry.question.op]
 
     def _tables(self, place: Place) -> tuple[dict[Op, Choice], ...]:
         """Where an answer for a place is kept: there, and for one spelled out where it may be left out as well."""

@@ -37,7 +37,7 @@ from algosearch.records import (
     SearchMode,
     deserves_another_search,
 )
-from algosearch.search.inquiry import Inquiry, Source
+from algosearch.search.inquiry import Inquiry, Question, Source
 
 logger = logging.getLogger("algosearch.flights")
 
@@ -50,6 +50,11 @@ _NEXT: Final[dict[State, tuple[State, ...]]] = {
     "elsewhere": ("queued",),
     "listing": ("racing",),
     "racing": ("committing",),
+    "committing": (),
+}
+_FOLLOWING: Final[dict[State, frozenset[State]]] = {
+    **{state: _ENDED.union(following) for state, following in _NEXT.items()},
+    **dict.fromkeys(_ENDED, frozenset()),
 }
 _DROPPABLE: Final[frozenset[State]] = frozenset({"reading", "queued", "elsewhere", "listing"})
 
@@ -117,8 +122,7 @@ class Flight:
 
     def move(self, state: State, device: Device | None = None) -> None:
         """Go on to the next state; in some of them it is at a device."""
-        following = () if self.ended else (*_NEXT.get(self.state, ()), *_ENDED)
-        assert state in following, f"{self!r} cannot become {state}"
+        assert state in _FOLLOWING[self.state], f"{self!r} cannot become {state}"
         self.state = state
         self._tell(device)
 
@@ -160,7 +164,7 @@ class Flight:
         record = self.record
         for inquiry in tuple(self._inquiries):
             inquiry.tell(record)
-            self._settle(inquiry, partial(_pick, inquiry, record), source)
+            self._settle(inquiry, partial(_pick, inquiry.question, record), source)
 
     def guess(self, suspects: Iterable[str]) -> None:
         """Nothing is to be run: whoever still waits is answered by the first candidate, provisionally. `suspects` only
@@ -250,6 +254,5 @@ def _newness(record: Record) -> tuple[int, int]:
     return record.generation, record.revision
 
 
-def _pick(inquiry: Inquiry, record: Record) -> Choice:
-    question = inquiry.question
+def _pick(question: Question, record: Record) -> Choice:
     return question.policy.pick(record, mode="exhaustive" if question.mode == "exhaustive" else "race")
