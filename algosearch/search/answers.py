@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import cycle
 from typing import Final
 
 from algosearch.errors import NoAlgorithm, NotCovered, SearcherClosed
@@ -19,6 +20,10 @@ from algosearch.settings import Mode
 
 ANSWERS_KEPT: Final = 200_000
 """Answers kept for each place; the oldest goes first, and its record stays in the store."""
+
+LOCKS: Final = 64
+"""Shared by the milestones of all inquiries. One for all would be waited for (6 % of what a thousand askers of a thousand
+keys cost), one each is something more to make for a question, and for the garbage collector to visit."""
 
 Place = tuple[Mode | None, str | None, Policy | None]
 """(mode, device, policy) of a call. None in the first or last stands for the searcher's own."""
@@ -56,6 +61,7 @@ class Answers:
     def renew_after_fork(self) -> None:
         """What is in the table is as true in the child; what is pending is the parent's."""
         self._lock = threading.Lock()
+        self._locks = cycle([threading.Lock() for _ in range(LOCKS)])
         self._pending = {}
 
     @property
@@ -82,11 +88,11 @@ class Answers:
             SearcherClosed.
         """
         mode, device, policy = spelled_out = self._spelled_out(place)
-        settle, lock, strict = self._settle, self._lock, self._strict
+        settle, locks, strict = self._settle, self._locks, self._strict
         inquiries: list[Inquiry] = []
         fresh: list[Inquiry] = []
         known: list[tuple[Inquiry, Choice]] = []
-        with lock:
+        with self._lock:
             if self.closed:
                 raise SearcherClosed
             pending = self._pending.setdefault(spelled_out, {})
@@ -94,7 +100,7 @@ class Answers:
             for op in ops:
                 inquiry = pending.get(op)
                 if inquiry is None:
-                    inquiry = Inquiry(Question(op, policy, device, mode, strict), settle, lock)
+                    inquiry = Inquiry(Question(op, policy, device, mode, strict), settle, next(locks))
                     choice = answers.get(op)
                     if choice is None:
                         pending[op] = inquiry

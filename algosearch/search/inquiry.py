@@ -61,8 +61,7 @@ class Inquiry:
 
     Args:
         on_answer: called with the choice, or None for an error, before whoever waits wakes.
-        lock: of its milestones; all those of one searcher share one, for a lock each is something more to make, and to
-            visit, for the garbage collector too.
+        lock: of its milestones; many inquiries share one.
 
     Invariant: `open_requests` is changed under the lock of its `Answers` only; when it falls to 0 before the answer,
     the inquiry is withdrawn and never joined again.

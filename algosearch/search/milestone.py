@@ -48,10 +48,10 @@ class Milestone(Generic[T]):
         self._error: AlgosearchError | None = None
         # What is not made, the garbage collector need not visit: most have one waiter in a loop, or none.
         self._callback: Callback | None = None
-        """The first one, to be called in `_loop`."""
+        """To be called in `_loop`, as long as there is one only."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._callbacks: dict[Callback, asyncio.AbstractEventLoop] | None = None
-        """All others."""
+        """All of them, from the second on."""
         self._blocked: list[threading.Event] | None = None
         self.waiting = 0
         """How many wait now, over all loops and threads. A plain number: the queue of a device compares thousands."""
@@ -100,8 +100,9 @@ class Milestone(Generic[T]):
             self.call_when_happened(loop, callback)
             try:
                 await gate
-            finally:
+            except BaseException:  # else it has happened, and nothing is left to be forgotten
                 self.forget(callback)
+                raise
         return self.result()
 
     def wait_blocking(self, timeout_s: float | None = None) -> bool:
@@ -141,22 +142,24 @@ class Milestone(Generic[T]):
         if self._happened:
             return
         with self._lock:
-            if self._callback is not None and self._callback == callback:
+            if self._callbacks is not None:
+                self.waiting -= self._callbacks.pop(callback, None) is not None
+            elif self._callback is not None and self._callback == callback:
                 self._callback = self._loop = None
-                self.waiting -= 1
-            elif self._callbacks is not None and self._callbacks.pop(callback, None) is not None:
                 self.waiting -= 1
 
     def _add(self, callback: Callback, loop: asyncio.AbstractEventLoop) -> None:
-        if self._callback == callback or (self._callbacks is not None and callback in self._callbacks):
-            return
-        if self._callback is None:
-            self._callback, self._loop = callback, loop
-        elif self._callbacks is None:
-            self._callbacks = {callback: loop}
-        else:
+        if self._callbacks is not None:
+            before = len(self._callbacks)
             self._callbacks[callback] = loop
-        self.waiting += 1
+            self.waiting += len(self._callbacks) - before
+        elif self._callback is None or self._loop is None:
+            self._callback, self._loop = callback, loop
+            self.waiting += 1
+        elif self._callback != callback:
+            self._callbacks = {self._callback: self._loop, callback: loop}
+            self._callback = self._loop = None
+            self.waiting += 1
 
     def _happen(self, value: T | None, error: AlgosearchError | None) -> bool:
         with self._lock:
@@ -171,13 +174,10 @@ class Milestone(Generic[T]):
             self.waiting = 0
         for event in blocked or ():
             event.set()
-        if callback is not None and loop is not None:
-            if callbacks is None:
-                _wake(loop, (callback,))
-            else:
-                callbacks[callback] = loop
         if callbacks is not None:
             _wake_all(callbacks)
+        elif callback is not None and loop is not None:
+            _wake(loop, (callback,))
         return True
 
 
@@ -272,9 +272,10 @@ async def wait_for_all(milestones: list[Milestone[T]]) -> None:
         milestone.call_when_happened(loop, one_less)
     try:
         await gate
-    finally:
+    except BaseException:  # nobody else opens it: otherwise all have happened, and nothing is left to be forgotten
         for milestone in ahead:
             milestone.forget(one_less)
+        raise
 
 
 async def happens_within(milestone: Milestone[T], timeout_s: float) -> bool:
