@@ -22,8 +22,8 @@ ANSWERS_KEPT: Final = 200_000
 """Answers kept for each place; the oldest goes first, and its record stays in the store."""
 
 LOCKS: Final = 64
-"""Shared by the milestones of all inquiries. One for all would be waited for (6 % of what a thousand askers of a thousand
-keys cost), one each is something more to make for a question, and for the garbage collector to visit."""
+"""Shared by the milestones of all inquiries. One alone would be waited for (6 % of the processor time of a thousand
+askers of a thousand keys); one each is something more to make, and for the garbage collector to visit."""
 
 Place = tuple[Mode | None, str | None, Policy | None]
 """(mode, device, policy) of a call. None in the first or last stands for the searcher's own."""
