@@ -4,7 +4,9 @@ Through the public method in a plain loop, nothing subtracted, statistics on, a 
 the median of 7 rounds of 100,000. A *bare await* is that of a coroutine that reads a dictionary. *equal* means an op
 built afresh for each look-up by the public constructor, from values that vary, validation included.
 
-The directory's figure is that of a fresh process that asks 1,000 keys at once, devices and store open.
+The directory's figure is that of a fresh process that asks 1,000 keys at once, devices and store open. Fresh processes
+find bytecode, as they do where a package was installed, whatever PYTHONDONTWRITEBYTECODE says in the environment of the
+bench: a first one writes it into a folder of the bench's own, and does not count.
 
     python bench/lookup.py --json bench/results/lookup.json
 """
@@ -14,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -165,22 +168,31 @@ async def ask_directory(directory: str) -> dict[str, float]:
     return {"disk_hit_us": (answered - asked) / KEYS * 1e6, "open_ms": (opened - start) * 1e3}
 
 
-def fresh(code: str, *arguments: str) -> Any:
-    """What a fresh interpreter prints, as JSON."""
+def fresh(bytecode: str, code: str, *arguments: str) -> Any:
+    """What a fresh interpreter prints, as JSON; `bytecode` is the folder where it finds what was compiled before."""
     command = [sys.executable, "-c", code, *arguments]
-    done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    environment["PYTHONPYCACHEPREFIX"] = bytecode
+    here = Path(__file__).parent
+    done = subprocess.run(command, cwd=here, env=environment, capture_output=True, text=True, check=True)
     return json.loads(done.stdout)
+
+
+def nine_of(bytecode: str, code: str, *arguments: str) -> list[Any]:
+    """What nine fresh interpreters print, after one that compiles what they import."""
+    fresh(bytecode, code, *arguments)
+    return [fresh(bytecode, code, *arguments) for _ in range(9)]
 
 
 def fresh_figures() -> tuple[dict[str, float], dict[str, Any]]:
     """What fresh processes say, medians of nine."""
     with tempfile.TemporaryDirectory() as parent:
-        directory = f"{parent}/store"
+        directory, bytecode = f"{parent}/store", f"{parent}/bytecode"
         asyncio.run(fill(directory))
         code = "import asyncio, json, sys, lookup; print(json.dumps(asyncio.run(lookup.ask_directory(sys.argv[1]))))"
-        asked = [fresh(code, directory) for _ in range(9)]
-    code = "from time import perf_counter as t; a = t(); import algosearch; print((t() - a) * 1e3)"
-    imports = [fresh(code) for _ in range(9)]
+        asked = nine_of(bytecode, code, directory)
+        code = "from time import perf_counter as t; a = t(); import algosearch; print((t() - a) * 1e3)"
+        imports = nine_of(bytecode, code)
     figures = {name: statistics.median(run[name] for run in asked) for name in ("disk_hit_us", "open_ms")}
     return figures | {"import_ms": statistics.median(imports)}, {"directory": asked, "import_ms": imports}
 

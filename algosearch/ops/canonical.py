@@ -23,7 +23,6 @@ Not a rule, although it leaves the bytes alone: merging axes (a 1x1 convolution 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import lru_cache
 from math import prod
 from typing import Any, Final, TypeVar, cast
 
@@ -44,12 +43,19 @@ _NORM_WORDS: Final = ("phase", "fusion", "data_type", "parameter_type")
 
 def canonical(op: AnyOp) -> AnyOp:
     """The description that stands for every op equal to `op`. Idempotent; the result shape is the same up to rule 1."""
-    return cast("AnyOp", _canonical(op))
+    known = _KNOWN.get(op)
+    if known is None:
+        known = _canonical_conv(op) if isinstance(op, ConvOp) else _canonical_batch_norm(op)
+        if len(_KNOWN) >= _MOST_KNOWN:
+            _KNOWN.clear()
+        _KNOWN[op] = known
+    return cast("AnyOp", known)
 
 
-@lru_cache(maxsize=8192)  # asked again for the same op by the reader, the key and the search
-def _canonical(op: ConvOp | BatchNormOp) -> ConvOp | BatchNormOp:
-    return _canonical_conv(op) if isinstance(op, ConvOp) else _canonical_batch_norm(op)
+_MOST_KNOWN: Final = 8192
+_KNOWN: dict[ConvOp | BatchNormOp, ConvOp | BatchNormOp] = {}
+"""What is canonical of what: asked again for the same op by the reader, the key and the search. Emptied when full.
+(`lru_cache` takes three times as long, and a tuple for each entry, which the garbage collector visits.)"""
 
 
 def _is_plain(op: ConvOp) -> bool:

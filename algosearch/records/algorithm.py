@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from operator import index
+from operator import index, itemgetter
 from typing import Final, SupportsIndex, cast
 
 import msgspec
@@ -112,9 +112,11 @@ def shared_names(names: tuple[str, ...]) -> tuple[str, ...]:
     Raises:
         InvalidAlgorithm: one is no algorithm's canonical string.
     """
-    shared = tuple(map(_canonical_names.get, names))
-    if None not in shared:
-        return cast("tuple[str, ...]", shared)
+    if len(names) > 1:  # of one it gives no tuple
+        try:
+            return cast("tuple[str, ...]", itemgetter(*names)(_canonical_names))
+        except KeyError:
+            pass
     for name in names:
         if name not in _canonical_names and not is_canonical(name):
             Algorithm.parse(name)  # says why not

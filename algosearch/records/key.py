@@ -10,9 +10,9 @@ had to be switched off for that), and pickled or tuple keys (equal values with o
 
 from __future__ import annotations
 
-import hashlib
-from functools import lru_cache
-from typing import Final
+from collections.abc import Callable
+from functools import cache, lru_cache
+from typing import Final, Protocol
 
 import msgspec
 from msgspec.structs import force_setattr
@@ -95,6 +95,18 @@ def _around_problem(environment: Environment) -> tuple[bytes, bytes]:
     return before, after
 
 
+class _Hash(Protocol):
+    def hexdigest(self) -> str: ...
+
+
+@cache
+def _sha256() -> Callable[[bytes], _Hash]:
+    """Imported with the first key: OpenSSL is 3 of the 40 ms that `import algosearch` takes."""
+    from hashlib import sha256
+
+    return sha256
+
+
 class Key(msgspec.Struct, frozen=True, gc=False):
     """The identity of a record. Made by `Key.of` or `Key.from_text`, and by nothing else: their checks are what the
     properties rely on. Equal problems in equal environments have equal keys."""
@@ -109,7 +121,7 @@ class Key(msgspec.Struct, frozen=True, gc=False):
         """The key of `op`, in any of its equal descriptions, or as either pass of a pair, in an environment."""
         before, after = _around_problem(environment)
         text = before + _encode(searched_as(op)) + after
-        return cls(text.decode(), hashlib.sha256(text).hexdigest())
+        return cls(text.decode(), _sha256()(text).hexdigest())
 
     @classmethod
     def from_text(cls, text: str) -> Key:

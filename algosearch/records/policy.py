@@ -203,10 +203,11 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True, gc=Fals
     ) -> tuple[int, float, list[int], Precision]:
         """The pick among the ties with the leader, its window, the ties, and how well founded that is."""
         best_us, best_error_us = times[leader], errors[leader]
+        most_us = MOST_TIE * best_us
         ties, worst_error, final = [leader], 0.0, _is_final(trials, leader, times, errors)
         for place in rivals:
             lag_us, error_us = times[place] - best_us, errors[place]
-            if place == leader or lag_us > max(MOST_TIE * best_us, WINDOW * (error_us + best_error_us)):
+            if place == leader or (lag_us > most_us and lag_us > WINDOW * (error_us + best_error_us)):
                 continue  # beyond what either of the tests below admits
             lag, error = lag_us / best_us, hypot(error_us, best_error_us) / best_us
             if lag <= min(max(TIE - 3 * error, 2 * error), MOST_TIE):

@@ -69,12 +69,13 @@ class Screen:
             for place, name in enumerate(trials.algorithms):
                 if self._excluded(name):
                     verdicts[place] = _EXCLUDED
-        known = self._known
-        of_sets = [known[notes] if notes in known else self._verdict_of(notes) for notes in trials.note_sets]
+        of_sets = list(map(self._known.get, trials.note_sets))
+        if None in of_sets:
+            of_sets = list(map(self._verdict_of, trials.note_sets))
         if any(of_sets):
             for place, number in enumerate(trials.notes):
-                if of_sets[number]:
-                    verdicts[place] = of_sets[number]
+                if verdict := of_sets[number]:
+                    verdicts[place] = verdict
         if self._limit_bytes is not None:
             for place, workspace_bytes in enumerate(trials.workspaces_bytes):
                 if workspace_bytes > self._limit_bytes:

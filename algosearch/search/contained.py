@@ -65,7 +65,9 @@ class ContainedStore:
         if len(answers) != len(keys):
             raise BrokenContract(f"it gave {len(answers)} answers for {len(keys)} keys")
         for key, answer in zip(keys, answers, strict=True):
-            if not (isinstance(answer, Miss) or (isinstance(answer, Record) and answer.key == key)):
+            if isinstance(answer, Record) and (answer.key is key or answer.key == key):
+                continue
+            if not isinstance(answer, Miss):
                 raise BrokenContract(f"for a key it gave {answer!r:.200}")
         return answers
 

@@ -36,8 +36,8 @@ class Desk:
             SearcherClosed.
         """
         inquiries, fresh = self._answers.join(ops, place)
-        for inquiry in fresh:
-            self._engine.submit(inquiry)
+        if fresh:
+            self._engine.submit(fresh)
         return inquiries
 
     async def ask(self, op: Op, place: Place, *, deadline_s: float | None = None) -> Choice:

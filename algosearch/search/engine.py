@@ -15,7 +15,7 @@ import contextlib
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextvars import copy_context
 from typing import Final, Literal
 from weakref import WeakSet
@@ -33,7 +33,7 @@ from algosearch.search.callbacks import context_of_callbacks
 from algosearch.search.claims import EXPIRY_S, PATIENCE_S, Claims
 from algosearch.search.contained import ContainedStore
 from algosearch.search.counts import ClaimCounts, Counts
-from algosearch.search.inquiry import Inquiry
+from algosearch.search.inquiry import Inquiries, Inquiry
 from algosearch.search.lineup import Lineup
 from algosearch.search.milestone import Milestone, gathering
 from algosearch.search.statistics import EngineStatistics, FlightStatus
@@ -47,7 +47,7 @@ from algosearch.stores.base import Store
 logger = logging.getLogger("algosearch.engine")
 
 Message = Literal["submit", "withdraw", "list", "hush", "resume", "verify"]
-Subject = Inquiry | Hush | Verification
+Subject = Inquiries | Hush | Verification
 _ANSWERED: Final[frozenset[Message]] = frozenset({"submit", "hush", "verify"})
 """Messages whose sender waits for something."""
 
@@ -152,17 +152,17 @@ class Engine:
         """Have a table of answers revised with whatever all hosts agree on later, for as long as it lives."""
         self._tables.add(table)
 
-    def submit(self, inquiry: Inquiry) -> None:
-        """Take an inquiry; it will be answered or failed."""
-        self._post("submit", inquiry)
+    def submit(self, inquiries: Iterable[Inquiry]) -> None:
+        """Take inquiries, all for one device; each will be answered or failed."""
+        self._post("submit", Inquiries(inquiries))
 
     def withdraw(self, inquiry: Inquiry) -> None:
         """Nobody has an open request for it any more."""
-        self._post("withdraw", inquiry)
+        self._post("withdraw", Inquiries([inquiry]))
 
     def list_now(self, inquiry: Inquiry) -> None:
         """Ask for the candidates of its key at once, before its turn: a deadline has passed."""
-        self._post("list", inquiry)
+        self._post("list", Inquiries([inquiry]))
 
     def verify(self, verification: Verification) -> None:
         """Take a verification; it will be decided or failed."""
@@ -338,16 +338,16 @@ class Engine:
                     self._verifier.begin(subject)
                 continue
             try:
-                pool = self._pool_of(subject.question.device)
+                pool = self._pool_of(subject[0].question.device)
             except AlgosearchError as error:
                 subject.fail(error)
                 continue
             if message == "submit":
-                submitted.setdefault(pool, []).append(subject)
+                submitted.setdefault(pool, []).extend(subject)
             elif message == "withdraw":
-                self._tower.withdraw(pool, subject)
+                self._tower.withdraw(pool, subject[0])
             else:
-                self._tower.list_now(pool, subject)
+                self._tower.list_now(pool, subject[0])
         for pool, inquiries in submitted.items():
             try:
                 self._tower.admit(pool, inquiries)

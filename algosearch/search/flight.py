@@ -37,7 +37,7 @@ from algosearch.records import (
     SearchMode,
     deserves_another_search,
 )
-from algosearch.search.inquiry import Inquiry, Source
+from algosearch.search.inquiry import Inquiry, Question, Source
 
 logger = logging.getLogger("algosearch.flights")
 
@@ -50,12 +50,22 @@ _NEXT: Final[dict[State, tuple[State, ...]]] = {
     "elsewhere": ("queued",),
     "listing": ("racing",),
     "racing": ("committing",),
+    "committing": (),
+}
+_FOLLOWING: Final[dict[State, frozenset[State]]] = {
+    **{state: _ENDED.union(following) for state, following in _NEXT.items()},
+    **dict.fromkeys(_ENDED, frozenset()),
 }
 _DROPPABLE: Final[frozenset[State]] = frozenset({"reading", "queued", "elsewhere", "listing"})
 
 
 class Flight:
     """One key on its way."""
+
+    __slots__ = (
+        *("_inquiries", "_listing_lock", "began", "expects", "key", "listing", "op", "pool", "precedence", "record"),
+        *("scope", "searched", "state", "storable", "stuck", "trying", "turn"),
+    )
 
     def __init__(self, key: Key, op: Op, pool: Pool, *, storable: bool, searched: bool = False) -> None:
         self.key = key
@@ -112,8 +122,7 @@ class Flight:
 
     def move(self, state: State, device: Device | None = None) -> None:
         """Go on to the next state; in some of them it is at a device."""
-        following = () if self.ended else (*_NEXT.get(self.state, ()), *_ENDED)
-        assert state in following, f"{self!r} cannot become {state}"
+        assert state in _FOLLOWING[self.state], f"{self!r} cannot become {state}"
         self.state = state
         self._tell(device)
 
@@ -122,7 +131,7 @@ class Flight:
         assert not self.ended
         self._inquiries.append(inquiry)
         if self.listing is not None:
-            inquiry.listed.set(self.listing.candidates)
+            inquiry.tell(self.listing.candidates)
 
     def leave(self, inquiry: Inquiry) -> bool:
         """An inquiry was withdrawn. True if the flight was dropped: it was the last one, and no trial had begun."""
@@ -144,7 +153,7 @@ class Flight:
         """First milestone: the candidates are known. Inquiries of mode heuristic are answered by it."""
         self.listing = listing
         for inquiry in tuple(self._inquiries):
-            inquiry.listed.set(listing.candidates)
+            inquiry.tell(listing.candidates)
             if inquiry.question.mode == "heuristic":
                 self._settle(inquiry, partial(self._first, inquiry, listing.candidates), "heuristic")
 
@@ -154,8 +163,8 @@ class Flight:
             self.record = record
         record = self.record
         for inquiry in tuple(self._inquiries):
-            inquiry.listed.set(record)
-            self._settle(inquiry, partial(_pick, inquiry, record), source)
+            inquiry.tell(record)
+            self._settle(inquiry, partial(_pick, inquiry.question, record), source)
 
     def guess(self, suspects: Iterable[str]) -> None:
         """Nothing is to be run: whoever still waits is answered by the first candidate, provisionally. `suspects` only
@@ -245,6 +254,5 @@ def _newness(record: Record) -> tuple[int, int]:
     return record.generation, record.revision
 
 
-def _pick(inquiry: Inquiry, record: Record) -> Choice:
-    question = inquiry.question
+def _pick(question: Question, record: Record) -> Choice:
     return question.policy.pick(record, mode="exhaustive" if question.mode == "exhaustive" else "race")

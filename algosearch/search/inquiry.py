@@ -7,6 +7,7 @@ flight.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Literal
 
@@ -58,21 +59,29 @@ class Question(msgspec.Struct, frozen=True, cache_hash=True, gc=False):
 class Inquiry:
     """The state of one question.
 
+    Args:
+        on_answer: called with the choice, or None for an error, before whoever waits wakes.
+        lock: of its milestones; many inquiries share one.
+
     Invariant: `open_requests` is changed under the lock of its `Answers` only; when it falls to 0 before the answer,
     the inquiry is withdrawn and never joined again.
     """
 
     __slots__ = (
-        *("_forks", "_on_answer", "answered", "hurried", "listed"),
+        *("_error", "_forks", "_listed", "_lock", "_on_answer", "_told", "answered", "hurried"),
         *("open_requests", "question", "source", "withdrawn"),
     )
 
-    def __init__(self, question: Question, on_answer: Callable[[Inquiry, Choice | None], None]) -> None:
+    def __init__(
+        self, question: Question, on_answer: Callable[[Inquiry, Choice | None], None], lock: threading.Lock
+    ) -> None:
         self.question = question
-        self.listed: Milestone[Listed] = Milestone()
-        """First milestone: the candidates and the workspace of each, or what tells them."""
-        self.answered: Milestone[Choice] = Milestone()
+        self.answered: Milestone[Choice] = Milestone(lock)
         """Second milestone: the choice."""
+        self._listed: Milestone[Listed] | None = None
+        self._told: Listed | None = None
+        self._error: AlgosearchError | None = None
+        self._lock = lock
         self.open_requests = 0
         self.withdrawn = False
         self.hurried = False
@@ -85,9 +94,38 @@ class Inquiry:
         return f"<Inquiry {self.question.op.describe()}, {self.open_requests} open, {self.answered!r}>"
 
     @property
+    def listed(self) -> Milestone[Listed]:
+        """First milestone: the candidates and the workspace of each, or what tells them. Made when somebody asks for
+        it: few do."""
+        listed = self._listed
+        if listed is None:
+            with self._lock:
+                if self._listed is None:
+                    self._listed = Milestone(self._lock)
+                listed = self._listed
+            self._pass_on()
+        return listed
+
+    def tell(self, listed: Listed) -> None:
+        """Let the first milestone happen. Harmless if it has."""
+        if self._told is None and self._error is None:
+            self._told = listed
+            self._pass_on()
+
+    def _pass_on(self) -> None:
+        # Whoever makes the milestone looks afterwards what was told, and whoever tells, whether it was made: one of the
+        # two finds the other, and the milestone happens once.
+        listed = self._listed
+        if listed is not None:
+            if self._told is not None:
+                listed.set(self._told)
+            elif self._error is not None:
+                listed.fail(self._error)
+
+    @property
     def awaited(self) -> int:
         """How many wait for it now, for either milestone. Decides who is searched first."""
-        return self.answered.waiting + self.listed.waiting
+        return self.answered.waiting + (0 if self._listed is None else self._listed.waiting)
 
     @property
     def inherited(self) -> bool:
@@ -108,7 +146,7 @@ class Inquiry:
     def answer_known(self, choice: Choice) -> None:
         """Settle it with a choice that the searcher's table had: no flight, no engine."""
         self.source = "memory"
-        self.listed.set(choice)
+        self.tell(choice)
         self.answered.set(choice)
 
     def fail(self, error: Exception) -> None:
@@ -118,5 +156,17 @@ class Inquiry:
             broken.__cause__ = error
             error = broken
         self._on_answer(self, None)
-        self.listed.fail(error)
+        self._error = error
+        self._pass_on()
         self.answered.fail(error)
+
+
+class Inquiries(tuple[Inquiry, ...]):
+    """What was asked at once, of one device."""
+
+    __slots__ = ()
+
+    def fail(self, error: AlgosearchError) -> None:
+        """Settle each with the error."""
+        for inquiry in self:
+            inquiry.fail(error.again())

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -33,17 +33,25 @@ Callback = Callable[[], None]
 
 
 class Milestone(Generic[T]):
-    """One value or error, awaited by many."""
+    """One value or error, awaited by many.
 
-    __slots__ = ("_blocked", "_callbacks", "_error", "_happened", "_lock", "_value", "waiting")
+    Args:
+        lock: to be shared by thousands, none of which is touched while it is held; each has its own if left out.
+    """
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
+    __slots__ = ("_blocked", "_callback", "_callbacks", "_error", "_happened", "_lock", "_loop", "_value", "waiting")
+
+    def __init__(self, lock: threading.Lock | None = None) -> None:
+        self._lock = threading.Lock() if lock is None else lock
         self._happened = False
         self._value: T | None = None
         self._error: AlgosearchError | None = None
-        # Made when somebody waits: most happen before that, and what is not made, the garbage collector need not visit.
+        # What is not made, the garbage collector need not visit: most have one waiter in a loop, or none.
+        self._callback: Callback | None = None
+        """To be called in `_loop`, as long as there is one only."""
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._callbacks: dict[Callback, asyncio.AbstractEventLoop] | None = None
+        """All of them, from the second on."""
         self._blocked: list[threading.Event] | None = None
         self.waiting = 0
         """How many wait now, over all loops and threads. A plain number: the queue of a device compares thousands."""
@@ -92,8 +100,9 @@ class Milestone(Generic[T]):
             self.call_when_happened(loop, callback)
             try:
                 await gate
-            finally:
+            except BaseException:  # else it has happened, and nothing is left to be forgotten
                 self.forget(callback)
+                raise
         return self.result()
 
     def wait_blocking(self, timeout_s: float | None = None) -> bool:
@@ -124,10 +133,7 @@ class Milestone(Generic[T]):
         """
         with self._lock:
             if not self._happened:
-                if self._callbacks is None:
-                    self._callbacks = {}
-                self._callbacks[callback] = loop
-                self.waiting += 1
+                self._add(callback, loop)
                 return
         loop.call_soon_threadsafe(callback)
 
@@ -136,8 +142,24 @@ class Milestone(Generic[T]):
         if self._happened:
             return
         with self._lock:
-            if self._callbacks is not None and self._callbacks.pop(callback, None) is not None:
+            if self._callbacks is not None:
+                self.waiting -= self._callbacks.pop(callback, None) is not None
+            elif self._callback is not None and self._callback == callback:
+                self._callback = self._loop = None
                 self.waiting -= 1
+
+    def _add(self, callback: Callback, loop: asyncio.AbstractEventLoop) -> None:
+        if self._callbacks is not None:
+            before = len(self._callbacks)
+            self._callbacks[callback] = loop
+            self.waiting += len(self._callbacks) - before
+        elif self._callback is None or self._loop is None:
+            self._callback, self._loop = callback, loop
+            self.waiting += 1
+        elif self._callback != callback:
+            self._callbacks = {self._callback: self._loop, callback: loop}
+            self._callback = self._loop = None
+            self.waiting += 1
 
     def _happen(self, value: T | None, error: AlgosearchError | None) -> bool:
         with self._lock:
@@ -145,22 +167,17 @@ class Milestone(Generic[T]):
                 return False
             self._value, self._error = value, error
             self._happened = True
+            callback, self._callback = self._callback, None
+            loop, self._loop = self._loop, None
             callbacks, self._callbacks = self._callbacks, None
             blocked, self._blocked = self._blocked, None
             self.waiting = 0
         for event in blocked or ():
             event.set()
-        if callbacks is None:
-            return True
-        wakeups: _Wakeups | None = getattr(_GATHERED, "wakeups", None)
-        by_loop: dict[asyncio.AbstractEventLoop, list[Callback]] = {}
-        for callback, loop in callbacks.items():
-            by_loop.setdefault(loop, []).append(callback)
-        for loop, waiting in by_loop.items():
-            if wakeups is None:
-                _wake(loop, tuple(waiting))
-            else:
-                wakeups.add(loop, waiting)
+        if callbacks is not None:
+            _wake_all(callbacks)
+        elif callback is not None and loop is not None:
+            _wake(loop, (callback,))
         return True
 
 
@@ -171,7 +188,7 @@ class _Wakeups:
         self._turning = turning
         self._callbacks: dict[asyncio.AbstractEventLoop, list[Callback]] = {}
 
-    def add(self, loop: asyncio.AbstractEventLoop, callbacks: Iterable[Callback]) -> None:
+    def add(self, loop: asyncio.AbstractEventLoop, callbacks: Sequence[Callback]) -> None:
         if not self._callbacks:
             self._turning.call_soon(self.flush)
         self._callbacks.setdefault(loop, []).extend(callbacks)
@@ -179,7 +196,7 @@ class _Wakeups:
     def flush(self) -> None:
         gathered, self._callbacks = self._callbacks, {}
         for loop, callbacks in gathered.items():
-            _wake(loop, tuple(callbacks))
+            _call_soon(loop, callbacks)
 
 
 _GATHERED = threading.local()
@@ -198,7 +215,24 @@ def gathering() -> Iterator[None]:
         wakeups.flush()
 
 
-def _wake(loop: asyncio.AbstractEventLoop, callbacks: tuple[Callback, ...]) -> None:
+def _wake_all(callbacks: dict[Callback, asyncio.AbstractEventLoop]) -> None:
+    by_loop: dict[asyncio.AbstractEventLoop, list[Callback]] = {}
+    for callback, loop in callbacks.items():
+        by_loop.setdefault(loop, []).append(callback)
+    for loop, waiting in by_loop.items():
+        _wake(loop, waiting)
+
+
+def _wake(loop: asyncio.AbstractEventLoop, callbacks: Sequence[Callback]) -> None:
+    """At the end of this turn, if this thread's loop is gathering; else at once."""
+    wakeups: _Wakeups | None = getattr(_GATHERED, "wakeups", None)
+    if wakeups is None:
+        _call_soon(loop, callbacks)
+    else:
+        wakeups.add(loop, callbacks)
+
+
+def _call_soon(loop: asyncio.AbstractEventLoop, callbacks: Sequence[Callback]) -> None:
     # RuntimeError: that loop was closed with its waiters, and nobody is left there.
     with contextlib.suppress(RuntimeError):
         loop.call_soon_threadsafe(_call_all, callbacks)
@@ -209,7 +243,7 @@ def _open(gate: asyncio.Future[None]) -> None:
         gate.set_result(None)
 
 
-def _call_all(callbacks: tuple[Callback, ...]) -> None:
+def _call_all(callbacks: Sequence[Callback]) -> None:
     for callback in callbacks:
         callback()
 
@@ -238,9 +272,10 @@ async def wait_for_all(milestones: list[Milestone[T]]) -> None:
         milestone.call_when_happened(loop, one_less)
     try:
         await gate
-    finally:
+    except BaseException:  # nobody else opens it: otherwise all have happened, and nothing is left to be forgotten
         for milestone in ahead:
             milestone.forget(one_less)
+        raise
 
 
 async def happens_within(milestone: Milestone[T], timeout_s: float) -> bool:

@@ -56,7 +56,7 @@ class Tower:
         self._tasks = tasks
         self._flights: dict[str, Flight] = {}
         """By the key's digest. Invariant: no ended flight is in it."""
-        self._keys: dict[tuple[Pool, Op], tuple[Key, Op]] = {}
+        self._keys: dict[Pool, dict[Op, Key]] = {}
         self._searched: set[str] = set()
         """Digests of the keys that this engine has searched. Too few cost a second search of what is hopeless."""
         self._lookout = Lookout(tiers, claims, tasks, fly=self._fly, land=lambda flight: self._end(flight, "landed"))
@@ -107,8 +107,7 @@ class Tower:
         environment = pool.known_environment
         if environment is None:
             return None
-        key, _ = self._key_of(pool, environment, inquiry.question.op)
-        return self._flights.get(key.digest)
+        return self._flights.get(self._key_of(pool, environment, inquiry.question.op).digest)
 
     def fail_all(self, error: AlgosearchError) -> None:
         """The end: every flight fails."""
@@ -143,10 +142,10 @@ class Tower:
         for inquiry in inquiries:
             if inquiry.withdrawn:
                 continue
-            key, op = self._key_of(pool, environment, inquiry.question.op)
+            key = self._key_of(pool, environment, op := inquiry.question.op)
             flight = self._flights.get(key.digest)
             if flight is None:
-                flight = self._new_flight(key, op, pool, storable=environment.incomplete is None)
+                flight = self._new_flight(key, searched_as(op), pool, storable=environment.incomplete is None)
                 fresh.append(flight)
             flight.join(inquiry)
             if flight.state != "reading":
@@ -372,13 +371,14 @@ class Tower:
                 if not flight.ended:
                     flight.listed(listing)
 
-    def _key_of(self, pool: Pool, environment: Environment, op: Op) -> tuple[Key, Op]:
-        known = self._keys.get((pool, op))
-        if known is None:
-            if len(self._keys) >= _KEYS_KEPT:
-                self._keys.clear()
-            known = self._keys[pool, op] = (Key.of(op, environment), searched_as(op))
-        return known
+    def _key_of(self, pool: Pool, environment: Environment, op: Op) -> Key:
+        keys = self._keys.setdefault(pool, {})
+        key = keys.get(op)
+        if key is None:
+            if len(keys) >= _KEYS_KEPT:
+                keys.clear()
+            key = keys[op] = Key.of(op, environment)
+        return key
 
 
 def _extended(flight: Flight, found: Found, mode: SearchMode) -> Record:

@@ -7,7 +7,7 @@ and what happens when it cannot be, is `Access`'s.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -26,7 +26,7 @@ Scanned = list[tuple[str, Record | Miss]]
 
 RECORD: Final = "record:"
 CLAIM: Final = "claim:"
-CHUNK: Final = 20
+CHUNK: Final = 100
 """Keys a statement. SQLite allows 999 parameters at least; beyond a hundred more of them save nothing."""
 SCANNED: Final = 64
 """Records a step of a scan; between steps others get the thread, and no transaction is open."""
@@ -41,6 +41,9 @@ _VALUE: Final = (
 _RANGE: Final = "raw = 1 AND key >= '{0}:' AND key < '{0};'"
 _RECORDS: Final = _RANGE.format("record")
 _CLAIMS: Final = _RANGE.format("claim")
+
+
+_ABSENT: Final = Miss("absent", "not in the store")
 
 
 class Shelf:
@@ -77,17 +80,14 @@ class Shelf:
 
     def get_many(self, keys: Sequence[Key]) -> list[Record | Miss]:
         """As `Store.get_many`."""
-        answers: list[Record | Miss] = []
-        for start in range(0, len(keys), CHUNK):  # each decoded before the next is read: half the memory to touch
-            chunk = keys[start : start + CHUNK]
-            names = [RECORD + key.digest for key in chunk]
+        found: dict[str, Record | Miss] = {}
+        for start in range(0, len(keys), CHUNK):
+            chunk = {RECORD + key.digest: key for key in keys[start : start + CHUNK]}
             try:
-                rows = self._access.attempt(partial(self._rows, names))
+                found |= self._access.attempt(partial(self._records, chunk))
             except TROUBLE as error:
-                answers += [Miss("unreadable", self._access.note(error))] * len(chunk)
-            else:
-                answers += [self._decoded(rows, key.digest, key) for key in chunk]
-        return answers
+                found |= dict.fromkeys(chunk, Miss("unreadable", self._access.note(error)))
+        return [found.get(RECORD + key.digest, _ABSENT) for key in keys]
 
     def commit(self, record: Record, after: int) -> Committed:
         """As `Store.commit`."""
@@ -199,7 +199,7 @@ class Shelf:
         scanned: Scanned = []
         for name, raw in rows:
             digest = name[len(RECORD) :].decode("ascii", "replace")
-            scanned.append((digest, self._decoded({RECORD + digest: raw}, digest, None)))
+            scanned.append((digest, self._decoded(raw, digest, None)))
         return scanned
 
     def _salvaged(self, error: BaseException) -> dict[str, bytes]:
@@ -245,27 +245,28 @@ class Shelf:
 
     # -- reading and writing rows ------------------------------------------------------------------------------------
 
+    def _records(self, keys: Mapping[str, Key]) -> dict[str, Record | Miss]:
+        """What lies in the rows of these names; nothing for a row that is not there. Each is decoded before the next is
+        read: its bytes are in the processor's cache then, and need no memory beside those of one row."""
+        return {name: self._decoded(raw, keys[name].digest, keys[name]) for name, raw in self._select(tuple(keys))}
+
     def _rows(self, names: Sequence[str]) -> dict[str, bytes | None]:
         """The values of rows by name; None for a row that is not one of ours, or that cannot be read."""
+        return dict(self._select(names))
+
+    def _select(self, names: Sequence[str]) -> Iterator[tuple[str, bytes | None]]:
+        marks = ",".join("?" * len(names))
+        statement = f"SELECT key, {_VALUE} FROM Cache WHERE raw = 1 AND key IN ({marks})"
         try:
-            return dict(self._select(names))
+            yield from self._access.reader().execute(statement, names)
         except sqlite3.Error as error:
             if cause_of(error).kind != "corrupt" or self._access.writable:
                 raise
             self._access.note(error)
             salvaged = self._access.salvage()  # it cannot be begun afresh: what can be read of it has to do
-            return {name: salvaged.get(name) for name in names}
+            yield from ((name, salvaged.get(name)) for name in names)
 
-    def _select(self, names: Sequence[str]) -> list[tuple[str, bytes | None]]:
-        marks = ",".join("?" * len(names))
-        statement = f"SELECT key, {_VALUE} FROM Cache WHERE raw = 1 AND key IN ({marks})"
-        return self._access.reader().execute(statement, names).fetchall()
-
-    def _decoded(self, rows: dict[str, bytes | None], digest: str, key: Key | None) -> Record | Miss:
-        name = RECORD + digest
-        if name not in rows:
-            return Miss("absent", "not in the store")
-        raw = rows[name]
+    def _decoded(self, raw: bytes | None, digest: str, key: Key | None) -> Record | Miss:
         try:
             if raw is None:
                 raise UndecodableRecord("its row is damaged, or of a shape that no store writes")
@@ -277,7 +278,7 @@ class Shelf:
     def _commit(self, record: Record, raw: bytes, after: int) -> Committed:
         digest = record.key.digest
         with self._access.transaction() as cache:
-            stored = self._decoded(self._rows([RECORD + digest]), digest, record.key)
+            stored = self._records({RECORD + digest: record.key}).get(RECORD + digest)
             settled = rules.settle(stored if isinstance(stored, Record) else None, record, after=after)
             if settled.won:
                 cache.set(RECORD + digest, raw, retry=False)

@@ -165,3 +165,25 @@ session.build(op, session.enumerate(op, None).candidates[0])
         assert ended.returncode == -number, ended.stderr
         last = read_trace(trace)[-1]
         assert (last.call, last.algorithm, last.outcome) == ("build", A, does)
+
+    def test_a_crash_within_a_round_leaves_what_came_before_it(self, tmp_path: Path) -> None:
+        trace = tmp_path / "trace"
+        code = f"""
+import resource
+from algosearch.backends.simulated import *
+from algosearch.ops import ConvOp
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+op = ConvOp(input_shape=(1, 1, 3, 3), filter_shape=(1, 1, 1, 1))
+fault = Fault(at="time", does="killed", after=2)
+candidate = CandidateScript(algorithm={A!r}, time_us=1.0, faults=(fault,))
+backend = SimulatedBackend(Script(problems=(ProblemScript(op=op, candidates=(candidate,)),)), trace={str(trace)!r})
+session = backend.open(backend.devices()[0])
+plan = session.build(op, session.enumerate(op, None).candidates[0]).plan
+session.load(op, 0)
+session.launch(plan, None)
+session.time([(plan, 1), (plan, 2), (plan, 3), (plan, 4)], None)
+"""
+        ended = subprocess.run([sys.executable, "-c", code], check=False, timeout=50, capture_output=True)
+        assert ended.returncode == -signal.SIGKILL, ended.stderr
+        timed = [event.outcome for event in read_trace(trace) if event.call == "time"]
+        assert timed == ["ok", "ok", "killed"]

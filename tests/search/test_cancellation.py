@@ -197,7 +197,8 @@ async def test_a_flight(elsewhere: bool, kind: str, tmp_path: Path) -> None:
 
         def scenario() -> Coroutine[None, None, None]:
             op = some_op(next(n))
-            inquiries.append(Inquiry(Question(op, Policy(), None, "race"), lambda inquiry, choice: None))
+            question = Question(op, Policy(), None, "race")
+            inquiries.append(Inquiry(question, lambda inquiry, choice: None, threading.Lock()))
             inquiries[-1].open_requests = 1
             flight = tower._new_flight(Key.of(op, environment), canonical(op), pool, storable=True)
             flight.join(inquiries[-1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import gc
 import threading
 import traceback
@@ -129,6 +130,42 @@ def test_waiters_of_several_loops_and_a_blocked_thread() -> None:
     for thread in threads:
         thread.join(10)
     assert got == [4] * 11
+
+
+async def test_a_callback_is_called_once_however_often_it_is_given_and_not_once_it_is_taken_back() -> None:
+    loop = asyncio.get_running_loop()
+    for others in range(3):
+        milestone: Milestone[int] = Milestone()
+        called: list[str] = []
+        callbacks = [functools.partial(called.append, name) for name in ("kept", "taken back", "a", "b")[: 2 + others]]
+        for callback in (*callbacks, *callbacks):
+            milestone.call_when_happened(loop, callback)
+        assert milestone.waiting == len(callbacks)
+        for _ in range(2):
+            milestone.forget(callbacks[1])
+        assert milestone.waiting == len(callbacks) - 1
+        milestone.set(1)
+        assert milestone.waiting == 0
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert called == ["kept", "a", "b"][: 1 + others]
+
+
+async def test_one_callback_that_was_taken_back_makes_way_for_another() -> None:
+    loop = asyncio.get_running_loop()
+    milestone: Milestone[int] = Milestone()
+    called: list[str] = []
+    first, second = functools.partial(called.append, "first"), functools.partial(called.append, "second")
+    milestone.call_when_happened(loop, first)
+    milestone.forget(second)
+    assert milestone.waiting == 1
+    milestone.forget(first)
+    assert milestone.waiting == 0
+    milestone.call_when_happened(loop, second)
+    milestone.set(1)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert called == ["second"]
 
 
 def test_a_loop_that_was_closed_with_its_waiters_is_no_trouble() -> None:

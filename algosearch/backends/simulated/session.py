@@ -33,7 +33,7 @@ from algosearch.backends.simulated.script import (
     first_fault,
 )
 from algosearch.backends.simulated.side import Side
-from algosearch.backends.simulated.trace import Tracer
+from algosearch.backends.simulated.trace import Gathered, Tracer
 from algosearch.ops import Op
 from algosearch.records import FACTS, Built, Burst, Candidate, Failure, FailureKind, Listing
 
@@ -85,6 +85,7 @@ class SimulatedSession:
         self._library = library
         self._memory = memory
         self._tracer = tracer
+        self._rounds = Gathered(tracer)
         self._hanging = hanging
         self._release = release
         self._prepare = Side("prepare")
@@ -196,7 +197,7 @@ class SimulatedSession:
 
     def time(self, bursts: Sequence[tuple[int, int]], limit_us: float | None) -> tuple[Burst | Failure, ...]:
         """As the contract says. The limit is for each single run."""
-        with self._lane:
+        with self._lane, self._rounds:
             return tuple(self._burst("time", self._ready(plan), repeats, limit_us) for plan, repeats in bursts)
 
     def check(self, plan: int, against: int | None) -> Failure | None:
@@ -287,11 +288,13 @@ class SimulatedSession:
         fault = first_fault(faults, call, self._count(call, problem, algorithm)) if faults else None
         if self._poisoned is not None and call != "enumerate":
             fault = Fault(at=call, does="build_failed" if call == "build" else "launch_failed", message=self._poisoned)
-        step = _Step(self._tracer, call, problem.digest, algorithm, fault)
+        tracer = self._rounds if call == "time" else self._tracer
+        step = _Step(tracer, call, problem.digest, algorithm, fault)
         if fault is not None and fault.does == "poisons":
             self._poisoned = f"the device is unusable since {call} of {algorithm}"
         if fault is not None and fault.does in ACCIDENTS:
             step.end()  # now, for it may be the last thing that this process does
+            tracer.flush()
             step.fault = None
             self._suffer(fault)
         return step
@@ -372,7 +375,9 @@ class _Step:
 
     __slots__ = ("_algorithm", "_call", "_digest", "_ended", "_tracer", "fault")
 
-    def __init__(self, tracer: Tracer, call: FaultStage, digest: str, algorithm: str, fault: Fault | None) -> None:
+    def __init__(
+        self, tracer: Tracer | Gathered, call: FaultStage, digest: str, algorithm: str, fault: Fault | None
+    ) -> None:
         self.fault = fault
         """What the call must answer with; None if all is well."""
         self._tracer = tracer

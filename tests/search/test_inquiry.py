@@ -1,0 +1,80 @@
+"""`Inquiry`: its two milestones, of which the first is made when somebody asks for it."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from algosearch import Policy
+from algosearch.errors import RequestWithdrawn
+from algosearch.records import Candidate, Choice
+from algosearch.search.inquiry import Inquiries, Inquiry, Question
+from tests.search.helpers import FAST, SLOW, some_op
+
+LISTED = (Candidate(algorithm=FAST, rank=0, workspace_bytes=0),)
+LATER = (Candidate(algorithm=SLOW, rank=0, workspace_bytes=0),)
+
+
+def inquiry() -> Inquiry:
+    question = Question(some_op(), Policy(), None, "race")
+    return Inquiry(question, lambda inquiry, choice: None, threading.Lock())
+
+
+def test_what_was_told_before_anybody_asked_is_known_once_somebody_does() -> None:
+    asked = inquiry()
+    asked.tell(LISTED)
+    asked.tell(LATER)
+    assert asked.listed.happened
+    assert asked.listed.result() == LISTED
+
+
+def test_who_asks_first_is_told() -> None:
+    asked = inquiry()
+    listed = asked.listed
+    assert not listed.happened
+    assert asked.listed is listed
+    asked.tell(LISTED)
+    assert listed.result() == LISTED
+
+
+@pytest.mark.parametrize("asks_first", [False, True])
+def test_it_fails_in_both(asks_first: bool) -> None:
+    asked = inquiry()
+    if asks_first:
+        assert not asked.listed.happened
+    asked.fail(RequestWithdrawn("it"))
+    asked.tell(LATER)
+    for milestone in (asked.listed, asked.answered):
+        with pytest.raises(RequestWithdrawn):
+            milestone.result()
+
+
+@pytest.mark.parametrize("asks_first", [False, True])
+def test_a_failure_takes_nothing_back(asks_first: bool) -> None:
+    asked = inquiry()
+    if asks_first:
+        assert not asked.listed.happened
+    asked.tell(LISTED)
+    asked.fail(RequestWithdrawn("it"))
+    assert asked.listed.result() == LISTED
+    with pytest.raises(RequestWithdrawn):
+        asked.answered.result()
+
+
+def test_a_known_answer_tells_its_candidates() -> None:
+    asked = inquiry()
+    choice = Choice(algorithm=FAST, workspace_bytes=0, seen=LISTED, verdicts=b"\0")
+    asked.answer_known(choice)
+    assert asked.answered.result() is asked.listed.result() is choice
+
+
+def test_several_fail_together_and_each_for_itself() -> None:
+    several = Inquiries([inquiry(), inquiry()])
+    several.fail(RequestWithdrawn("it"))
+    errors = []
+    for each in several:
+        with pytest.raises(RequestWithdrawn) as raised:
+            each.answered.result()
+        errors.append(raised.value)
+    assert errors[0] is not errors[1]
