@@ -23,6 +23,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from algosearch.stores.address import ServerAddress
+from algosearch.stores.connecting import Lookup, pool_of
 from algosearch.stores.mishap import hindrance_of
 from algosearch.stores.trouble import Hindrance, Troubles
 
@@ -67,6 +68,8 @@ class Link:
         retry_s: float = RETRY_S,
         pulse_s: float = PULSE_S,
     ) -> None:
+        from redis.asyncio import Redis
+
         self.up = False
         """Whether it answered when it was last asked."""
         self.up_at = monotonic()
@@ -83,32 +86,13 @@ class Link:
         self._retry_s, self._pulse_s = retry_s, pulse_s
         self._identity: tuple[bytes, bytes] | None = None
         """Which server it was: its run, and its mark."""
-        self._client = self._connect(retries=1, connections=CONNECTIONS)
-        self._news = self._connect(retries=0, connections=1)
+        self._lookup = Lookup()
+        self._client = Redis.from_pool(pool_of(address, self._lookup, retries=1, connections=CONNECTIONS))
+        self._news = Redis.from_pool(pool_of(address, self._lookup, retries=0, connections=1))
         self._under_way: set[asyncio.Task[Any]] = set()
         self._pulse: asyncio.Task[None] | None = None
         self._probing = asyncio.Lock()
         self._closed = False
-
-    def _connect(self, *, retries: int, connections: int) -> Redis:
-        from redis.asyncio import BlockingConnectionPool, Connection, Redis, SSLConnection, UnixDomainSocketConnection
-        from redis.asyncio.retry import Retry
-        from redis.backoff import NoBackoff
-
-        address = self._address
-        kind = UnixDomainSocketConnection if address.path else SSLConnection if address.tls else Connection
-        pool = BlockingConnectionPool(
-            max_connections=connections,
-            timeout=address.timeout_s,
-            connection_class=kind,
-            retry=Retry(NoBackoff(), retries),
-            socket_timeout=address.timeout_s,
-            socket_connect_timeout=address.timeout_s,
-            protocol=2,
-            driver_info=None,  # two more commands for each connection
-            **address.connecting(),
-        )
-        return Redis.from_pool(pool)
 
     async def open(self) -> None:
         """Reach the server, if it is there, and begin to look after it.
@@ -142,6 +126,7 @@ class Link:
                     await client.connection_pool.disconnect()
             except Exception as error:  # it is going anyway
                 logger.debug("closing a connection to %s: %s", self._address.shown, error)
+        self._lookup.close()
 
     async def do(self, call: Callable[[Redis], Awaitable[T]]) -> T:
         """One trip.
@@ -219,9 +204,11 @@ class Link:
             if not run:
                 raise ValueError("what answers there is no Redis or Valkey server")
             if mark is None:
-                with suppress(ResponseError):  # it may be full, or a replica: then it is read all the same
-                    mark = secrets.token_hex(8).encode()
-                    mark = await client.set(self._born, mark, nx=True, get=True) or mark
+                # It may be full, or a replica: then it is read all the same, and has no mark. In two commands, for
+                # servers before 7.0 have no NX with GET.
+                with suppress(ResponseError):
+                    await client.set(self._born, secrets.token_hex(8).encode(), nx=True)
+                    mark = await client.get(self._born)
             return str(run).encode(), mark if isinstance(mark, bytes) else b""
 
         async with self._probing:
