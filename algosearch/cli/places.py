@@ -9,7 +9,8 @@ from typing import Literal
 import msgspec
 
 from algosearch.errors import InvalidSetting
-from algosearch.settings import Settings
+from algosearch.saying import without_secrets
+from algosearch.settings import Settings, means_server
 from algosearch.stores import DirectoryStore, Store, open_store
 from algosearch.stores.directory import absolute_path
 from algosearch.stores.home import user_directories
@@ -38,6 +39,11 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
         directory = Path(store.location)
         absolute_path(directory)
         return directory
+
+    @property
+    def is_server(self) -> bool:
+        """Whether it is a server."""
+        return isinstance(self.location, str) and means_server(self.location)
 
     @property
     def exists(self) -> bool:
@@ -93,7 +99,9 @@ def one_store(argument: str | None, option: str | None) -> str | None:
         InvalidSetting: it was named twice, and not alike.
     """
     if argument is not None and option is not None and not _alike(argument, option):
-        raise InvalidSetting("--store", option, f"goes without another store, and there is {argument!r}")
+        raise InvalidSetting(
+            "--store", option, f"goes without another store, and there is {without_secrets(argument)!r}"
+        )
     return option if argument is None else argument
 
 

@@ -19,7 +19,6 @@ from algosearch.cli.census import SetAside, set_aside_in
 from algosearch.cli.places import Place
 from algosearch.errors import InvalidSetting, StoreUnusable
 from algosearch.stores import StoreStatistics
-from algosearch.stores.address import is_server
 from algosearch.stores.filesystem import file_system_of
 
 _PROBE_BYTES: Final = 1 << 16
@@ -64,7 +63,7 @@ def look_at_store(
     except (InvalidSetting, StoreUnusable) as error:
         broken.append(str(error))
         return None
-    if is_server(place.location):
+    if place.is_server:
         server = _served(place, is_base=is_base)
         broken += [f"{what} {server.location}: {each}" for each in server.trouble]
         return server
