@@ -11,7 +11,7 @@ import msgspec
 from algosearch.errors import InvalidSetting
 from algosearch.saying import without_secrets
 from algosearch.settings import Settings, means_server
-from algosearch.stores import DirectoryStore, Store, open_store
+from algosearch.stores import DirectoryStore, ServerStore, SharedStore, Store, open_store
 from algosearch.stores.directory import absolute_path
 from algosearch.stores.home import user_directories
 from algosearch.stores.inspection import FILE
@@ -90,6 +90,13 @@ def base_of(asked: str | None) -> Place | None:
         return Place(location=asked, source="option")
     named = Settings.read().base
     return None if named is None else Place(location=named, source="environment")
+
+
+def require_read(store: Store) -> None:
+    """Raises StoreUnusable if it is on a server that has not answered everything so far: for a server that is away,
+    unlike a directory, opens all the same."""
+    if isinstance(store, ServerStore | SharedStore):
+        store.require_read()
 
 
 def one_store(argument: str | None, option: str | None) -> str | None:

@@ -76,6 +76,8 @@ class Link:
         """When it last answered, of `time.monotonic`."""
         self.calls = 0
         """How many were made, each one trip."""
+        self.hindrance: Hindrance | None = None
+        """The last one that a call met, but for those of writing."""
         self.lag_s = 0.0
         """What a call took lately."""
         self._address = address
@@ -253,6 +255,8 @@ class Link:
             hindrance = hindrance_of(error, timeout_s, self._address)
             if hindrance.kind in ("unreachable", "refused"):
                 self.up = False
+            if hindrance.kind not in ("full", "read_only"):
+                self.hindrance = hindrance.again()
             self._troubles.note(hindrance.kind, f"{hindrance.reason}; {hindrance.remedy}")
             raise hindrance from None
         self.up_at = monotonic()

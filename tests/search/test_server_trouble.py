@@ -11,7 +11,7 @@ import pytest
 
 from algosearch.backends.simulated import CandidateScript, ProblemScript, Script, SimulatedBackend
 from algosearch.errors import FoundAlone, InvalidSetting
-from algosearch.records import DEFAULT_POLICY, wire
+from algosearch.records import DEFAULT_POLICY, Record, wire
 from algosearch.search import Searcher
 from algosearch.search.terms import Terms
 from algosearch.stores import DirectoryStore, ServerStore, SharedStore
@@ -116,6 +116,25 @@ async def test_an_emptied_server_is_told_what_was_agreed(server: Server, tmp_pat
             assert [choice.algorithm for choice in await other.select_many(some_ops(3))] == [A] * 3
             assert searcher.choices_digest() == other.choices_digest()
             assert other.statistics().engine.searched == 0
+
+
+async def test_a_repair_that_the_server_did_not_hear_of_is_none(server: Server, tmp_path: Path) -> None:
+    server.start()
+    async with rival(store(server, tmp_path / "a"), backend(A, B)) as searcher:
+        await searcher.select(some_op())
+    looking = ServerStore(server.unix)
+    await looking.open()
+    (record,) = [item async for _, item in looking.scan() if isinstance(item, Record)]
+    await looking.aclose()
+    shared = store(server, tmp_path / "a")
+    async with rival(shared, backend(B, A)) as other:
+        server.kill()
+        verdict = await other.verify(record, repair=True)
+        assert (verdict.finding, verdict.repaired) == ("beaten", False)
+        assert "not repaired: the shared store did not take it" in verdict.reason
+        server.start()
+        await until(lambda: shared.server.reachable)
+        assert (await other.verify(record, repair=True)).repaired
 
 
 async def test_a_slow_server_costs_its_timeout_once(server: Server, tmp_path: Path) -> None:
