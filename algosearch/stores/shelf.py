@@ -202,7 +202,7 @@ class Shelf:
             scanned.append((digest, self._decoded({RECORD + digest: raw}, digest, None)))
         return scanned
 
-    def _salvaged(self, error: BaseException) -> dict[str, bytes]:
+    def _salvaged(self, error: BaseException) -> dict[str, bytes | None]:
         """The records that can still be read, if it was damage that kept a statement about all of them from its end."""
         if cause_of(error).kind != "corrupt":
             return {}
@@ -231,7 +231,10 @@ class Shelf:
         except TROUBLE as error:
             self._access.note(error)
             salvaged = self._salvaged(error)
-            records, size_bytes = max(records, len(salvaged)), max(size_bytes, sum(map(len, salvaged.values())))
+            records, size_bytes = (
+                max(records, len(salvaged)),
+                max(size_bytes, sum(len(raw or b"") for raw in salvaged.values())),
+            )
         now_s = self._clock()
         return StoreStatistics(
             location=self._troubles.location,
@@ -246,7 +249,9 @@ class Shelf:
     # -- reading and writing rows ------------------------------------------------------------------------------------
 
     def _rows(self, names: Sequence[str]) -> dict[str, bytes | None]:
-        """The values of rows by name; None for a row that is not one of ours, or that cannot be read."""
+        """The values of rows by name; None for a row that is not one of ours, or that cannot be read. Of a damaged file
+        that cannot be begun afresh, those that can be found in it: what was lost with its name is as if it had never
+        been there."""
         try:
             return dict(self._select(names))
         except sqlite3.Error as error:
@@ -254,7 +259,7 @@ class Shelf:
                 raise
             self._access.note(error)
             salvaged = self._access.salvage()  # it cannot be begun afresh: what can be read of it has to do
-            return {name: salvaged.get(name) for name in names}
+            return {name: salvaged[name] for name in names if name in salvaged}
 
     def _select(self, names: Sequence[str]) -> list[tuple[str, bytes | None]]:
         marks = ",".join("?" * len(names))
