@@ -1,7 +1,8 @@
 """`Link`: one handle's connections to a server, from one `open` to its `aclose`, and whether it can be reached.
 
 Guarantees:
-- A call costs at most `timeout_s`, connecting and trying once more included, and raises `Hindrance` only.
+- A call costs at most `timeout_s`, connecting and trying once more included, and raises `Hindrance` only. Time in which
+  this process stood still is not counted.
 - While the server is away no call costs anything: it is tried again by one task of the link's own, every second or so.
 - A call that was begun is finished, whether or not somebody still waits for it: on a connection that was thrown away in
   the middle, the server would carry a claim out after its release.
@@ -40,6 +41,10 @@ RETRY_S: Final = 1.0
 """Between two attempts to reach a server that is away, on average."""
 PULSE_S: Final = 5.0
 """Between two looks whether it is still the same one, on average."""
+STOOD_STILL_S: Final = 0.5
+"""What a call takes longer than it may is no fault of the server's: a suspended job, a loop that was held up."""
+_ATTEMPTS: Final = 3
+"""As often a call is made that was late each time: one that is held up again and again may be away after all."""
 
 _NONSENSE: Final = (ValueError, TypeError, AttributeError, LookupError, RecursionError)
 """What the client raises over replies that no such server gives."""
@@ -245,6 +250,23 @@ class Link:
             task.exception()  # so that one of which nobody hears any more is not complained of
 
     async def _guarded(self, client: Redis, call: Callable[[Redis], Awaitable[T]], timeout_s: float) -> T:
+        for number in range(_ATTEMPTS):
+            began = monotonic()
+            try:
+                return await self._attempt(client, call, timeout_s)
+            except Hindrance as hindrance:
+                late = monotonic() - began > timeout_s + STOOD_STILL_S
+                if late and hindrance.kind == "unreachable" and number < _ATTEMPTS - 1:
+                    continue  # this process stood still, and nobody was there to hear the answer
+                if hindrance.kind in ("unreachable", "refused"):
+                    self.up = False
+                if hindrance.kind not in ("full", "read_only"):
+                    self.hindrance = hindrance.again()
+                self._troubles.note(hindrance.kind, f"{hindrance.reason}; {hindrance.remedy}")
+                raise
+        raise AssertionError("unreachable")
+
+    async def _attempt(self, client: Redis, call: Callable[[Redis], Awaitable[T]], timeout_s: float) -> T:
         from redis.exceptions import RedisError
 
         self.calls += 1
@@ -252,12 +274,6 @@ class Link:
             async with asyncio.timeout(timeout_s):
                 answer = await call(client)
         except (RedisError, OSError, *_NONSENSE) as error:
-            hindrance = hindrance_of(error, timeout_s, self._address)
-            if hindrance.kind in ("unreachable", "refused"):
-                self.up = False
-            if hindrance.kind not in ("full", "read_only"):
-                self.hindrance = hindrance.again()
-            self._troubles.note(hindrance.kind, f"{hindrance.reason}; {hindrance.remedy}")
-            raise hindrance from None
+            raise hindrance_of(error, timeout_s, self._address) from None
         self.up_at = monotonic()
         return answer

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import pytest
 from algosearch.stores import ServerStore
 from algosearch.stores.connecting import Lookup, unnamed
 from algosearch.stores.layout import Names
+from algosearch.stores.link import STOOD_STILL_S
 from tests.servers import Server, running
 
 BORN = Names("algosearch").born
@@ -66,6 +68,28 @@ async def test_a_full_server_is_the_same_one_each_time_and_is_marked_when_there_
 async def test_handles_that_mark_a_server_at_once_agree_on_the_mark(server: Server) -> None:
     stores = [ServerStore(server.unix, pulse_s=0.01) for _ in range(8)]
     assert await asyncio.gather(*(returns(store, probes=3) for store in stores)) == [0] * 8
+
+
+async def test_a_call_that_was_late_because_this_process_stood_still_is_made_again(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As when a job is suspended: nothing is known of the server then."""
+    store = ServerStore(f"{server.unix}?timeout_s=0.2", pulse_s=60)
+    await store.open()
+    try:
+        calls = store.calls
+        server.freeze()
+        asking = asyncio.create_task(store.claim("digest", "me", expiry_s=10))
+        while store.calls == calls:
+            await asyncio.sleep(0)
+        time.sleep(0.2 + STOOD_STILL_S + 0.1)  # nothing of this process runs
+        server.thaw()
+        await asking
+        assert store.reachable
+        assert [claim and claim.owner for claim in await store.holders(["digest"])] == ["me"]
+        assert not caplog.records
+    finally:
+        await store.aclose()
 
 
 HANGING = """
