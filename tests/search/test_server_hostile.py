@@ -12,17 +12,19 @@ import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from algosearch.backends.simulated import SimulatedBackend
 from algosearch.records import wire
 from algosearch.search import EngineStatistics
-from algosearch.stores import ServerStore, SharedStore
+from algosearch.stores import DirectoryStore, MemoryStore, ServerStore, SharedStore
 from algosearch.stores.layout import FORMAT
 from tests.search.helpers import some_ops, until
 from tests.search.rivals import rival
 from tests.servers import KINDS, Server, program, running
+from tests.stores.faulty import Fault, FaultyStore
 
 BASE = f"algosearch:v{FORMAT}.{wire.WIRE_VERSION}"
 OPS = 4
@@ -208,3 +210,25 @@ async def test_a_prefix_does_not_meet_another_one_that_begins_with_it(server: Se
         assert (alone, counted.searched) == (0, OPS)
         alone, counted, _ = await job(f"{server.unix}?prefix={prefix}")
         assert (alone, counted.searched, counted.store_hits) == (0, 0, OPS)
+
+
+@pytest.mark.parametrize("fault", get_args(Fault))
+async def test_a_server_that_shows_late_damaged_or_never_what_was_written(
+    server: Server, tmp_path: Path, fault: Fault
+) -> None:
+    """And before which a directory is kept: whatever they make of it, each question is answered, and rightly."""
+    for n in range(2):
+        shared = SharedStore(ServerStore(server.unix, retry_s=0.05, pulse_s=0.05), DirectoryStore(tmp_path / str(n)))
+        faulty = FaultyStore(shared, lambda call: fault)
+        async with rival(faulty, SimulatedBackend()) as searcher, asyncio.timeout(20):
+            choices = await searcher.select_many(some_ops(OPS))
+            assert len(choices) == OPS
+            assert searcher.choices_digest().digest == await undisturbed()
+        assert faulty.met
+
+
+async def undisturbed() -> str:
+    """What everybody is to choose."""
+    async with rival(MemoryStore(), SimulatedBackend()) as searcher:
+        await searcher.select_many(some_ops(OPS))
+        return searcher.choices_digest().digest
