@@ -69,7 +69,9 @@ def _shared(url: str, *, read_only: bool) -> Store:
         return server if read_only else SharedStore(server, None)
     if named is not None:
         return SharedStore(server, DirectoryStore(Path(named).expanduser()))
-    folder = sha256(f"{server.location} {server.address.prefix}".encode()).hexdigest()[:12]
+    # With the database, which the location of a socket does not show: what one has would be offered to another.
+    meant = f"{server.location} {server.address.database} {server.address.prefix}"
+    folder = sha256(meant.encode()).hexdigest()[:12]
     return SharedStore(server, DirectoryStore(lambda: [path / "servers" / folder for path in user_directories()]))
 
 

@@ -39,7 +39,7 @@ def store(server: Server, directory: Path | None) -> SharedStore:
     return SharedStore(ServerStore(f"{server.unix}?timeout_s=0.5", retry_s=0.05, pulse_s=0.1), near)
 
 
-def backend(fast: str, slow: str) -> SimulatedBackend:
+def backend(fast: str, slow: str, **facts: str) -> SimulatedBackend:
     """A library on whose device one of two candidates is faster: on another's, the other."""
     problems = tuple(
         ProblemScript(
@@ -48,7 +48,7 @@ def backend(fast: str, slow: str) -> SimulatedBackend:
         )
         for op in some_ops(4)
     )
-    return SimulatedBackend(Script(problems=problems, facts={"script": "server"}))
+    return SimulatedBackend(Script(problems=problems, facts={"script": "server", **facts}))
 
 
 def alone(searcher: Searcher) -> int:
@@ -116,6 +116,33 @@ async def test_an_emptied_server_is_told_what_was_agreed(server: Server, tmp_pat
             assert [choice.algorithm for choice in await other.select_many(some_ops(3))] == [A] * 3
             assert searcher.choices_digest() == other.choices_digest()
             assert other.statistics().engine.searched == 0
+
+
+async def test_other_libraries_share_a_server_without_meeting(server: Server, tmp_path: Path) -> None:
+    """And a directory before it: each knows only what was found with its own version, and all of that."""
+    server.start()
+    for found in (0, 4):
+        for fast, slow, version in ((A, B, "9.10"), (B, A, "9.11")):
+            async with rival(store(server, tmp_path / "a"), backend(fast, slow, cudnn=version)) as searcher:
+                choices = await searcher.select_many(some_ops(4))
+                assert [choice.algorithm for choice in choices] == [fast] * 4
+                assert searcher.statistics().engine.store_hits == found
+    index = f"algosearch:v{FORMAT}.{wire.WIRE_VERSION}:index"
+    assert server.command("ZCARD", index) == ":8"
+
+
+async def test_a_newer_format_shares_a_server_without_meeting(server: Server, tmp_path: Path) -> None:
+    server.start()
+    async with rival(store(server, None), backend(A, B)) as searcher:
+        choices = await searcher.select_many(some_ops(4))
+    ours, newer = f"v{FORMAT}.{wire.WIRE_VERSION}", f"v{FORMAT}.{wire.WIRE_VERSION + 1}"
+    names = ["index", "claims", "news", *(f"record:{choice.digest}" for choice in choices)]
+    for name in names:  # everything is another version's now, and what it will put there nobody can know
+        server.command("RENAME", f"algosearch:{ours}:{name}", f"algosearch:{newer}:{name}")
+    async with rival(store(server, None), backend(B, A)) as searcher:
+        assert [choice.algorithm for choice in await searcher.select_many(some_ops(4))] == [B] * 4
+        assert searcher.statistics().engine.store_misses == {"absent": 4}
+    assert server.command("ZCARD", f"algosearch:{newer}:index") == ":4"
 
 
 async def test_a_repair_that_the_server_did_not_hear_of_is_none(server: Server, tmp_path: Path) -> None:
