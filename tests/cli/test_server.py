@@ -54,6 +54,7 @@ def test_from_import_to_prune(server: Server, exported: Path, tmp_path: Path) ->
     assert the_object(invoke("import", exported, *at, "--json").stdout)["stayed"] == 3
     stats = the_object(invoke("stats", *at, "--json").stdout)
     assert (stats["records"], stats["missing"], stats["store"]) == (3, False, server.tcp)
+    assert "on the disk" not in invoke("stats", *at).stdout, "of a server nobody here can say that"
     assert len(the_object(invoke("show", *at, "--json").stdout)["records"]) == 3
     assert the_object(invoke("export", tmp_path / "again", *at, "--json").stdout)["records"] == 3
     assert (tmp_path / "again").read_bytes().splitlines()[1:] == exported.read_bytes().splitlines()[1:]
