@@ -14,7 +14,9 @@ makes an equal fresh one; raising one instance twice would grow its traceback wi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, Self
+from typing import Self
+
+from algosearch.saying import shown
 
 __all__ = (
     "AlgosearchError",
@@ -49,9 +51,6 @@ __all__ = (
     "RunFailed",
 )
 
-_LONGEST: Final = 200
-"""Characters of a value that a message shows."""
-
 
 class AlgosearchError(Exception):
     """The base of all of them. Its `args` are the facts that the constructor took, in order."""
@@ -77,7 +76,7 @@ class InvalidValue(AlgosearchError, ValueError):
         super().__init__(field, value, rule)
 
     def __str__(self) -> str:
-        return f"{self.noun}.{self.field} = {_shown(self.value)}: {self.rule}"
+        return f"{self.noun}.{self.field} = {shown(self.value)}: {self.rule}"
 
 
 class InvalidOp(InvalidValue):
@@ -100,7 +99,7 @@ class InvalidSetting(AlgosearchError, ValueError):
         super().__init__(name, value, rule)
 
     def __str__(self) -> str:
-        return f"{self.name} = {_shown(self.value)}: {self.rule}"
+        return f"{self.name} = {shown(self.value)}: {self.rule}"
 
 
 class NoAlgorithm(AlgosearchError, LookupError):
@@ -389,12 +388,3 @@ class RunFailed(AlgosearchError, RuntimeError):
 
     def __str__(self) -> str:
         return f"running {self.algorithm} for {self.problem} failed: {self.message}"
-
-
-def _shown(value: object) -> str:
-    """`value` for a message: cut short, and never itself an error, whatever somebody passed in."""
-    try:
-        text = repr(value)
-    except Exception as error:  # an int of 5,000 digits has no repr, and a stranger's class may do anything
-        text = f"<{type(value).__name__} without a repr: {type(error).__name__}>"
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"

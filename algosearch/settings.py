@@ -20,6 +20,8 @@ MODES: Final[tuple[Mode, ...]] = get_args(Mode)
 
 MEMORY: Final = "memory:"
 """The store that keeps nothing beyond the searcher."""
+SERVERS: Final = ("redis", "rediss", "unix")
+"""How the URL of a server begins."""
 
 Isolation = Literal["thread", "process"]
 """Where a device's session lives.
@@ -69,6 +71,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             isolation=isolation_of(environ.get(ISOLATION_VARIABLE) or None, ISOLATION_VARIABLE),
             strict=strict_of(_SWITCH.get(strict := environ.get(STRICT_VARIABLE, ""), strict), STRICT_VARIABLE),
         )
+
+
+def means_server(location: str) -> bool:
+    """Whether it begins as the URL of a server does, well-formed or not: no such path is meant."""
+    return location.partition(":")[0].lower() in SERVERS and ":" in location
 
 
 def debug_wanted(environ: Mapping[str, str] | None = None) -> bool:

@@ -156,9 +156,10 @@ def census_page(census: Census, *, now_s: float | None = None) -> tuple[Renderab
 
     now_s = time.time() if now_s is None else now_s
     ages = [age(now_s - at_s) for at_s in (census.newest_at_s, census.oldest_at_s) if at_s is not None]
+    on_disk = f"; {size(census.file_bytes)} on the disk" if census.file_bytes else ""
     rows = [
         ("store", census.store),
-        ("records", f"{census.records}, {size(census.bytes)}; {size(census.file_bytes)} on the disk"),
+        ("records", f"{census.records}, {size(census.bytes)}{on_disk}"),
         ("unreadable", str(len(census.unreadable))),
         ("last searched", " to ".join(dict.fromkeys(ages)) + " ago" if ages else ""),
         ("searches", _listed(census.searches) + (f"; {census.alone} of them alone" if census.alone else "")),

@@ -22,7 +22,7 @@ from algosearch.backends import Backend, Device, discover
 from algosearch.cli.places import base_of, place_of
 from algosearch.cli.storefound import StoreFound, look_at_store
 from algosearch.errors import AlgosearchError, DeviceUnavailable, InvalidSetting
-from algosearch.stores.address import without_secrets
+from algosearch.saying import without_secrets
 
 _LIBRARIES: Final = ("anyio", "diskcache", "msgspec", "numpy", "onnx", "platformdirs", "rich", "typer")
 """What algosearch cannot do without."""

@@ -10,7 +10,7 @@ from typing import Final
 import anyio
 import msgspec
 
-from algosearch.cli.places import Place
+from algosearch.cli.places import Place, require_read
 from algosearch.cli.progress import Progress, Tally, progress
 from algosearch.cli.terminal import Terminal
 from algosearch.errors import AlgosearchError, NoAlgorithm, NotCovered
@@ -133,6 +133,7 @@ async def _read(store: Store, bar: Progress) -> Contents:
     unreadable: list[Unreadable] = []
     await store.open()
     try:
+        require_read(store)
         tally = Tally(bar, (await store.statistics()).records)
         async for digest, record in store.scan():
             tally.count("reading the store")
@@ -144,6 +145,7 @@ async def _read(store: Store, bar: Progress) -> Contents:
             except (msgspec.MsgspecError, AlgosearchError) as error:
                 unreadable.append(Unreadable(digest=digest, reason=f"its key cannot be read: {error}"))
         statistics = await store.statistics()
+        require_read(store)
     finally:
         await store.aclose()
     return Contents(

@@ -83,11 +83,13 @@ def _state(device: DeviceFound) -> str:
 
 def _store_rows(what: str, store: StoreFound) -> list[tuple[str, str]]:
     access = ["readable"] * store.readable + ["writable"] * store.writable
+    system = "" if store.served else f"{store.file_system or 'unknown'}{', over a network' if store.network else ''}"
+    absent = "out of reach, " if store.served else "not there yet, "
     rows = [
         (what, f"{store.location} (from {store.source})"),
-        ("state", ("there, " if store.exists else "not there yet, ") + (" and ".join(access) or "of no use")),
+        ("state", ("there, " if store.exists else absent) + (" and ".join(access) or "of no use")),
         ("permissions", "" if store.mode is None else f"{store.mode}, of user {store.owner}"),
-        ("file system", f"{store.file_system or 'unknown'}{', over a network' if store.network else ''}"),
+        ("file system", system),
         ("room", "" if store.free_bytes is None else f"{size(store.free_bytes)} free"),
         ("records", f"{store.records}, {size(store.bytes)}" if store.exists else ""),
     ]

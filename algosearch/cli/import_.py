@@ -71,6 +71,8 @@ class _Import:
     def __init__(self, file: str) -> None:
         self._file = file
         self.store = ""
+        self._shared = False
+        """Whether that is a server."""
         self.added = 0
         """Keys that the store did not have."""
         self.replaced = 0
@@ -119,7 +121,7 @@ class _Import:
         if first is None and (self.damage or reader.header is None):
             raise UnreadableExport(self._file, "no record in it can be read")
         async with opened_to_write(place) as store:
-            self.store = store.location
+            self.store, self._shared = store.location, place.is_server
             with progress(terminal, after_s=1.0) as bar:
                 tally = Tally(bar, 0 if reader.header is None else reader.header.records)
                 batch: list[Record] = []
@@ -169,8 +171,8 @@ class _Import:
             if before is not None and not wins(record, before):
                 break
             committed = await store.commit(record, after=0 if before is None else before.revision)
-            if not committed.kept:
-                self.not_kept += 1
+            if not committed.kept or (self._shared and committed.record.alone):
+                self.not_kept += 1  # or only in this host's directory, and not on the server that was meant
                 return
             known[digest] = committed.record
             if committed.won:

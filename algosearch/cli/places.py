@@ -9,8 +9,9 @@ from typing import Literal
 import msgspec
 
 from algosearch.errors import InvalidSetting
-from algosearch.settings import Settings
-from algosearch.stores import DirectoryStore, Store, open_store
+from algosearch.saying import without_secrets
+from algosearch.settings import Settings, means_server
+from algosearch.stores import DirectoryStore, ServerStore, SharedStore, Store, open_store
 from algosearch.stores.directory import absolute_path
 from algosearch.stores.home import user_directories
 from algosearch.stores.inspection import FILE
@@ -38,6 +39,11 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
         directory = Path(store.location)
         absolute_path(directory)
         return directory
+
+    @property
+    def is_server(self) -> bool:
+        """Whether it is a server."""
+        return isinstance(self.location, str) and means_server(self.location)
 
     @property
     def exists(self) -> bool:
@@ -86,6 +92,13 @@ def base_of(asked: str | None) -> Place | None:
     return None if named is None else Place(location=named, source="environment")
 
 
+def require_read(store: Store) -> None:
+    """Raises StoreUnusable if it is on a server that has not answered everything so far: for a server that is away,
+    unlike a directory, opens all the same."""
+    if isinstance(store, ServerStore | SharedStore):
+        store.require_read()
+
+
 def one_store(argument: str | None, option: str | None) -> str | None:
     """The store of a verb that takes it either way.
 
@@ -93,7 +106,9 @@ def one_store(argument: str | None, option: str | None) -> str | None:
         InvalidSetting: it was named twice, and not alike.
     """
     if argument is not None and option is not None and not _alike(argument, option):
-        raise InvalidSetting("--store", option, f"goes without another store, and there is {argument!r}")
+        raise InvalidSetting(
+            "--store", option, f"goes without another store, and there is {without_secrets(argument)!r}"
+        )
     return option if argument is None else argument
 
 

@@ -71,6 +71,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """Where the answers are kept; None if nowhere."""
     base: str | None
     """The base store, which was only read; None if there was none."""
+    alone: int
+    """Answers that the shared store does not have: found while it could not be reached, or would not take them."""
     misses: dict[str, int]
     """What neither had an answer for, by kind of miss."""
     not_kept: tuple[str, ...]
@@ -117,6 +119,7 @@ def report_of(
         if answer.choice is not None and answer.choice.first_us is not None and answer.choice.time_us is not None
     ]
     first_us, picks_us = sum(first for first, _ in timed), sum(pick for _, pick in timed)
+    alone = sum(answer.choice is not None and answer.choice.alone for answer in answers)
     failures = tuple(
         FailedOp(problem=answer.op.describe(), reason=str(answer.error))
         for answer in answers
@@ -147,19 +150,22 @@ def report_of(
         picks_us=picks_us,
         store=engine.store,
         base=engine.base,
+        alone=alone,
         misses=engine.store_misses,
-        not_kept=_not_kept(engine),
+        not_kept=_not_kept(engine, alone),
         unused=_unused(models),
         interrupted=interrupted,
         failures=failures,
     )
 
 
-def _not_kept(engine: EngineStatistics) -> tuple[str, ...]:
+def _not_kept(engine: EngineStatistics, alone: int) -> tuple[str, ...]:
     """What the engine says of answers that later processes will not find."""
     reasons = [] if engine.store_trouble is None else [engine.store_trouble]
     if engine.store is not None and engine.not_kept:
         reasons.append(f"{engine.not_kept} records could not be written to {engine.store}; a warning says why")
+    if alone:
+        reasons.append(f"{alone} answers were found alone, and {engine.store} does not have them; a warning says why")
     reasons += [f"nothing that {name} finds is stored: {reason}" for name, reason in engine.incomplete.items()]
     return tuple(reasons)
 

@@ -1,12 +1,14 @@
 """One store as it stands, for a check-up: where it is, whose, on what, and whether it would keep anything.
 
-Looks only. What is written is one small file in the store's directory (or in the one where it would be made), gone at
-once: nothing else tells a full disk, or one that lies about its permissions, from one with room.
+Looks only. What is written is one small file in the store's directory (or in the one where it would be made), or one
+claim on a server, gone at once: nothing else tells a full disk, or one that lies about its permissions, from one with
+room.
 """
 
 from __future__ import annotations
 
 import os
+import secrets
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -18,12 +20,13 @@ import msgspec
 from algosearch.cli.census import SetAside, set_aside_in
 from algosearch.cli.places import Place
 from algosearch.errors import InvalidSetting, StoreUnusable
-from algosearch.stores import StoreStatistics
-from algosearch.stores.address import is_server
+from algosearch.stores import ServerStore, StoreStatistics
 from algosearch.stores.filesystem import file_system_of
 
 _PROBE_BYTES: Final = 1 << 16
 """Of the file that is written for a try: more than a directory's own block."""
+_PROBE_S: Final = 1.0
+"""How long a claim that is made for a try is in force, should it not be given back."""
 _SCARCE_BYTES: Final = 16 << 20
 """Less room than this is soon none."""
 
@@ -34,6 +37,8 @@ class StoreFound(msgspec.Struct, frozen=True, kw_only=True):
     location: str
     source: str
     """Who named it: `option`, `environment` or `default`."""
+    served: bool = False
+    """True of a server, which has no permissions, file system or room that could be seen from here."""
     exists: bool = False
     mode: str | None = None
     """The directory's permissions in octal digits."""
@@ -64,8 +69,8 @@ def look_at_store(
     except (InvalidSetting, StoreUnusable) as error:
         broken.append(str(error))
         return None
-    if is_server(place.location):
-        server = _served(place, is_base=is_base)
+    if place.is_server:
+        server = _served(place, doubts, what=what, is_base=is_base)
         broken += [f"{what} {server.location}: {each}" for each in server.trouble]
         return server
     if directory is None:
@@ -84,21 +89,50 @@ def look_at_store(
     return found
 
 
-def _served(place: Place, *, is_base: bool) -> StoreFound:
+def _served(place: Place, doubts: list[str], *, what: str, is_base: bool) -> StoreFound:
     """A server as it answers. Its location is shown without user and password."""
-    trouble: list[str] = []
-    statistics = _read(place, trouble)
-    reached = statistics is not None and not statistics.trouble
+    store = place.store()
+    assert isinstance(store, ServerStore)
+    statistics, unread, evicts = anyio.run(_ask_server, store, is_base)
+    if evicts is not None:
+        doubts.append(
+            f"{what} {store.location} throws records and claims away when its memory is full (maxmemory-policy "
+            f"{evicts}); set it to noeviction"
+        )
     return StoreFound(
-        location=place.store().location,
+        location=store.location,
         source=place.source,
-        exists=reached,
-        readable=reached,
-        writable=not is_base and statistics is not None and statistics.writable,
-        records=0 if statistics is None else statistics.records,
-        bytes=0 if statistics is None else statistics.bytes,
-        trouble=tuple(trouble),
+        served=True,
+        exists=unread is None,
+        readable=unread is None,
+        writable=not is_base and statistics.writable and not statistics.trouble,
+        records=statistics.records,
+        bytes=statistics.bytes,
+        trouble=statistics.trouble,
     )
+
+
+async def _ask_server(store: ServerStore, is_base: bool) -> tuple[StoreStatistics, str | None, str | None]:
+    """What it says of itself; why it cannot be read; by which policy it throws things away.
+
+    Whether it can be written to is tried, with a claim on no key that is given back at once: a server that is full, or
+    follows another one, says so only then.
+    """
+    await store.open()
+    try:
+        evicts = await store.evicts()
+        await store.statistics()
+        unread = None
+        try:
+            store.require_read()
+        except StoreUnusable as error:
+            unread = error.reason
+        if unread is None and not is_base:
+            claim = await store.claim("doctor", f"doctor-{secrets.token_hex(8)}", expiry_s=_PROBE_S)
+            await store.release(claim)
+        return await store.statistics(), unread, evicts
+    finally:
+        await store.aclose()
 
 
 def _at(place: Place, directory: Path, *, is_base: bool) -> StoreFound:

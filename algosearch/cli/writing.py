@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from algosearch.cli.places import Place
+from algosearch.cli.places import Place, require_read
 from algosearch.errors import StoreUnusable
 from algosearch.stores import Store
 
@@ -21,6 +21,7 @@ async def opened_to_write(place: Place) -> AsyncIterator[Store]:
     await store.open()
     try:
         statistics = await store.statistics()
+        require_read(store)
         if not statistics.writable:
             why = "; ".join(statistics.trouble) or "it can only be read"
             raise StoreUnusable(store.location, why, "make it writable, or name another one")

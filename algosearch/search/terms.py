@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Final, cast
 
 from algosearch.errors import InvalidSetting
 from algosearch.records import Policy
+from algosearch.saying import without_secrets
 from algosearch.search.arguments import checked_device, checked_policy
-from algosearch.settings import MEMORY, Isolation, Mode, Settings, isolation_of, mode_of, strict_of
+from algosearch.settings import MEMORY, Isolation, Mode, Settings, isolation_of, means_server, mode_of, strict_of
 
 if TYPE_CHECKING:
     from algosearch.backends import Backend
@@ -58,7 +59,9 @@ class Terms:
         self.policy: Policy = checked_policy(policy)
 
     def __repr__(self) -> str:
-        return f"<Terms {', '.join(f'{field}={getattr(self, field)!r}' for field in self.__slots__)}>"
+        said = {field: getattr(self, field) for field in self.__slots__}
+        said |= {field: without_secrets(where) for field, where in said.items() if type(where) is str}
+        return f"<Terms {', '.join(f'{field}={value!r}' for field, value in said.items())}>"
 
 
 def _store_of(name: str, store: object) -> Store | str | None:
@@ -83,7 +86,7 @@ def _path_of(name: str, store: object) -> str:
         raise InvalidSetting(name, store, _STORE) from None
     if "\0" in plain:
         raise InvalidSetting(name, store, "must be a path: it has a NUL character in it")
-    if plain == MEMORY or "://" in plain or plain.startswith("~") or not plain.strip():
+    if plain == MEMORY or "://" in plain or means_server(plain) or plain.startswith("~") or not plain.strip():
         return plain
     try:
         return os.path.abspath(plain)

@@ -199,6 +199,8 @@ class Verifier:
         committed = await self._tiers.replace(record)
         if committed is None or not committed.kept:
             return replace(verdict, reason=f"{verdict.reason}; not repaired: the store did not keep it")
+        if committed.record.alone:
+            return replace(verdict, reason=f"{verdict.reason}; not repaired: the shared store did not take it")
         if not committed.won:
             return replace(
                 verdict,

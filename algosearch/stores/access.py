@@ -81,7 +81,7 @@ class Access:
         self._retry_at = 0.0
         """Of `time.monotonic`. Until then nothing is written, or opened again."""
         self._version_seen = -1
-        self._salvaged: dict[str, bytes] | None = None
+        self._salvaged: dict[str, bytes | None] | None = None
         self._immutable = False
         """How it is read: as in `connect_to_read`."""
 
@@ -182,7 +182,7 @@ class Access:
                 self.why, self._retry_at = hindrance.again(), time.monotonic() + self._retry_s
         return hindrance.reason
 
-    def salvage(self) -> dict[str, bytes]:
+    def salvage(self) -> dict[str, bytes | None]:
         """What can be read of a file that is damaged and cannot be begun afresh, row by row: whatever an index says of
         it, or a page that leads to them. Once for as long as it is open."""
         if self._salvaged is None:
@@ -242,12 +242,14 @@ class Access:
                 raise Hindrance("read_only", "it is opened for reading only")
             self._file = inspection.private_directory(self.path) / inspection.FILE
             self._open_to_write(self._file, deadline, damage)
+            return
         except TROUBLE as error:
             self.close()
             self.why = cause_of(error).again()  # the copy holds no traceback, and so nothing of what was closed
             self._retry_at = time.monotonic() + self._retry_s
-            if self._file is not None:
-                self._open_to_read(self._file)
+        # Not while that is handled: it would be in the context of what comes now, and be taken for its cause.
+        if self._file is not None:
+            self._open_to_read(self._file)
 
     def _open_to_write(self, file: Path, deadline: float, damage: _Damage | None) -> None:
         inspection.require_writable(file)
@@ -281,7 +283,7 @@ class Access:
             self._connect(file, deadline)
             with self.transaction() as cache:
                 for name, value in inspection.salvage(folder / file.name):
-                    saved += self._genuine(name, value) and cache.add(name, value, retry=False)
+                    saved += value is not None and self._genuine(name, value) and cache.add(name, value, retry=False)
         finally:
             self._troubles.note(
                 "corrupt",

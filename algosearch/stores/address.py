@@ -21,7 +21,6 @@ import msgspec
 
 from algosearch.errors import StoreUnusable
 
-SCHEMES: Final = ("redis", "rediss", "unix")
 PORT: Final = 6379
 PREFIX: Final = "algosearch"
 TIMEOUT_S: Final = 3.0
@@ -30,6 +29,9 @@ TIMEOUT_S: Final = 3.0
 _OPTIONS: Final = frozenset({"prefix", "timeout_s", "directory", "database", "ca", "certificate", "key"})
 _FOR_TLS: Final = frozenset({"ca", "certificate", "key"})
 _FORM: Final = "write redis://[user:password@]host[:port][/database], rediss:// for TLS, or unix:///path/of/the/socket"
+_ESCAPE: Final = (
+    "write special characters of a user or password as in every URL: %40 for @, %2F for /, %3F for ?, %23 for #"
+)
 
 
 class ServerAddress(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,23 +67,12 @@ class ServerAddress(msgspec.Struct, frozen=True, kw_only=True):
         """
         parts, port = _split(url)
         shown = _shown(parts, port)
-        try:
-            pairs = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
-        except ValueError:
-            raise StoreUnusable(shown, f"its options {parts.query!r} cannot be read", _FORM) from None
-        options = dict(pairs)
-        unknown = sorted(options.keys() - _OPTIONS)
-        if unknown:
-            known = ", ".join(sorted(_OPTIONS))
-            raise StoreUnusable(shown, f"it has no option {unknown[0]}", f"there is: {known}")
-        papers = sorted(options.keys() & _FOR_TLS)
-        if papers and parts.scheme != "rediss":
-            raise StoreUnusable(shown, f"its option {papers[0]} is for TLS", "write rediss://, or leave it out")
+        options = _options(parts, shown)
         local = parts.scheme == "unix"
         database = options.get("database", "" if local else parts.path.strip("/")) or "0"
         if not database.isascii() or not database.isdigit():
             raise StoreUnusable(shown, f"its database {database!r} is no number", _FORM)
-        if local and (not parts.path or parts.hostname):
+        if local and (not parts.path or parts.netloc.rpartition("@")[2]):
             raise StoreUnusable(shown, "it names no absolute path of a socket", _FORM)
         if not local and not parts.hostname:
             raise StoreUnusable(shown, "it names no host", _FORM)
@@ -114,29 +105,50 @@ class ServerAddress(msgspec.Struct, frozen=True, kw_only=True):
         return common
 
 
-def is_server(location: object) -> bool:
-    """Whether it is written as the URL of a server."""
-    return isinstance(location, str) and location.partition("://")[0] in SCHEMES and "://" in location
-
-
-def without_secrets(location: str) -> str:
-    """What was written as a location, without the user and password that a URL may have."""
-    scheme, mark, rest = location.partition("://")
-    return f"{scheme}{mark}{rest.rpartition('@')[2]}" if mark else location
-
-
 def _split(url: str) -> tuple[SplitResult, int | None]:
+    """The parts of a URL, and its port. Nothing of one that cannot be split is shown: it may be of a password."""
+    scheme = url.partition(":")[0]
     try:
         parts = urlsplit(url)
-        return parts, parts.port
-    except ValueError as error:
-        scheme = url.partition("://")[0]
-        raise StoreUnusable(f"{scheme}://…", f"it is no URL: {error}", _FORM) from None
+        port = parts.port
+    except ValueError:
+        reason = "its host or its port cannot be read, or a special character of its password is not written as one"
+        raise StoreUnusable(f"{scheme}:…", reason, f"{_FORM}; {_ESCAPE}") from None
+    if parts.fragment or "#" in url or ("@" in parts.path and parts.scheme != "unix"):
+        raise StoreUnusable(f"{scheme}:…", "it has a # in it, or an @ behind a /, ? or #", _ESCAPE)
+    if not url[len(scheme) :].startswith("://"):
+        raise StoreUnusable(f"{scheme}:…", "it is no URL", _FORM)
+    return parts, port
+
+
+def _options(parts: SplitResult, shown: str) -> dict[str, str]:
+    """What stands behind the question mark."""
+    # Where there is an `@` in it, it may be the rest of a password.
+    spoilt = _ESCAPE if "@" in parts.query else ""
+    shown = f"{parts.scheme}:…" if spoilt else shown
+    try:
+        pairs = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
+    except ValueError:
+        what = "" if spoilt else f" {parts.query!r}"
+        raise StoreUnusable(shown, f"its options{what} cannot be read", spoilt or _FORM) from None
+    options = dict(pairs)
+    known = ", ".join(sorted(_OPTIONS))
+    unknown = sorted(options.keys() - _OPTIONS)
+    if unknown:
+        what = "one of its options is none" if spoilt else f"it has no option {unknown[0]}"
+        raise StoreUnusable(shown, what, spoilt or f"there is: {known}")
+    if len(options) < len(pairs):
+        twice = next(name for name in options if sum(name == other for other, _ in pairs) > 1)
+        raise StoreUnusable(shown, f"it has the option {twice} twice", "leave one of them out")
+    papers = sorted(options.keys() & _FOR_TLS)
+    if papers and parts.scheme != "rediss":
+        raise StoreUnusable(shown, f"its option {papers[0]} is for TLS", "write rediss://, or leave it out")
+    return options
 
 
 def _shown(parts: SplitResult, port: int | None) -> str:
     if parts.scheme == "unix":
-        return f"unix://{parts.path}"
+        return "unix://…" if parts.netloc.rpartition("@")[2] else f"unix://{parts.path}"
     host = parts.hostname or ""
     host = f"[{host}]" if ":" in host else host
     return f"{parts.scheme}://{host}{'' if port is None else f':{port}'}{PurePath(parts.path or '/')}".rstrip("/")

@@ -105,15 +105,19 @@ class Reader:
         """
         for number, line in enumerate(self._lines(), 1):
             if number == 1:
-                found = self._header(line)
-                if found is not None:
-                    yield found
+                self.header = _header_in(line)
+                if self.header is not None:
+                    continue
+            try:
+                record = _record_in(line)
+            except UndecodableRecord as error:
+                self.records += number > 1
+                yield Damage(number, str(error) if number > 1 else "not the header of an export")
                 continue
             self.records += 1
-            try:
-                yield _record_in(line)
-            except UndecodableRecord as error:
-                yield Damage(number, str(error))
+            if number == 1:  # the header is gone, and what it promised with it
+                yield Damage(1, "the header of the export is missing")
+            yield record
 
     def _lines(self) -> Iterator[bytes | None]:
         """Each line; None for one that is longer than any can be."""
@@ -125,16 +129,21 @@ class Reader:
                 line = self._file.readline(_LONGEST_LINE + 1)
             yield None
 
-    def _header(self, line: bytes | None) -> Damage | None:
-        with contextlib.suppress(msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-            self.header = None if line is None else _decode_header(line)
-        if self.header is None:
-            return Damage(1, "not the header of an export")
-        if self.header.algosearch_export != ARCHIVE_FORMAT:
-            raise UndecodableRecord(
-                f"an export in format {self.header.algosearch_export}; this algosearch reads {ARCHIVE_FORMAT}"
-            )
-        return None
+
+def _header_in(line: bytes | None) -> Header | None:
+    """The header in the first line; None if it is none.
+
+    Raises:
+        UndecodableRecord: of an archive of another format.
+    """
+    header = None
+    with contextlib.suppress(msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        header = None if line is None else _decode_header(line)
+    if header is not None and header.algosearch_export != ARCHIVE_FORMAT:
+        raise UndecodableRecord(
+            f"an export in format {header.algosearch_export}; this algosearch reads {ARCHIVE_FORMAT}"
+        )
+    return header
 
 
 def _record_in(line: bytes | None) -> Record:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Final
 
 from algosearch.errors import StoreUnusable
-from algosearch.settings import MEMORY
-from algosearch.stores.address import is_server
+from algosearch.saying import without_secrets
+from algosearch.settings import MEMORY, means_server
 from algosearch.stores.base import Store
 from algosearch.stores.directory import DirectoryStore
 from algosearch.stores.memory import MemoryStore
@@ -44,12 +44,13 @@ def open_store(location: str | Path | None = None, *, read_only: bool = False) -
     if isinstance(location, str):
         if not location.strip():
             raise StoreUnusable(repr(location), "it is empty", _SUPPORTED)
-        if is_server(location):
+        if means_server(location):
             return _shared(location, read_only=read_only)
         if "://" in location:
-            scheme, rest = location.split("://", 1)
-            shown = f"{scheme}://{rest.rsplit('@', 1)[-1]}"  # never a password into a message or a log
-            raise StoreUnusable(shown, f"this version has no store of the kind {scheme}", _SUPPORTED)
+            scheme = location.partition("://")[0]
+            raise StoreUnusable(
+                without_secrets(location), f"this version has no store of the kind {scheme}", _SUPPORTED
+            )
     try:
         return DirectoryStore(Path(location).expanduser(), read_only=read_only, instead=user_directories)
     except RuntimeError as error:
@@ -68,7 +69,9 @@ def _shared(url: str, *, read_only: bool) -> Store:
         return server if read_only else SharedStore(server, None)
     if named is not None:
         return SharedStore(server, DirectoryStore(Path(named).expanduser()))
-    folder = sha256(f"{server.location} {server.address.prefix}".encode()).hexdigest()[:12]
+    # With the database, which the location of a socket does not show: what one has would be offered to another.
+    meant = f"{server.location} {server.address.database} {server.address.prefix}"
+    folder = sha256(meant.encode()).hexdigest()[:12]
     return SharedStore(server, DirectoryStore(lambda: [path / "servers" / folder for path in user_directories()]))
 
 

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from sqlite3 import SQLITE_ERROR
-from typing import Final
+from typing import Final, Literal
 
 from algosearch.stores.disk import METADATA, SETTINGS
 from algosearch.stores.filesystem import file_system_of
@@ -318,8 +318,9 @@ def set_aside(file: Path) -> Path:
     return folder
 
 
-def salvage(file: Path, *, immutable: bool = False) -> Iterator[tuple[str, bytes]]:
-    """What can still be read of a damaged file: (key, value) of each row of the shape that we write.
+def salvage(file: Path, *, immutable: bool = False) -> Iterator[tuple[str, bytes | None]]:
+    """What can still be read of a damaged file: (key, value) of each row of the shape that we write, and None for the
+    value of a row of which no more than the key can be.
 
     Row by row by number, so that a bad page costs the rows on it and no other; nothing of a file whose schema or
     settings are not ours. What comes is as little trusted as ever.
@@ -334,12 +335,19 @@ def salvage(file: Path, *, immutable: bool = False) -> Iterator[tuple[str, bytes
             if difference(connection) is not None:
                 return
             for row in range(1, _last_row(connection) + 1):
-                with contextlib.suppress(sqlite3.Error):
-                    found = connection.execute("SELECT key, value FROM Cache WHERE rowid = ?", (row,)).fetchone()
-                    if found and type(found[0]) is str and type(found[1]) is bytes:
-                        yield found
+                key, value = _cell(connection, "key", row), _cell(connection, "value", row)
+                if type(key) is str:
+                    yield key, value if type(value) is bytes else None
     except (sqlite3.Error, Hindrance):
         return
+
+
+def _cell(connection: sqlite3.Connection, column: Literal["key", "value"], row: int) -> object:
+    """Of a row by its number; None if there is none, or it cannot be read."""
+    with contextlib.suppress(sqlite3.Error):
+        found = connection.execute(f"SELECT {column} FROM Cache WHERE rowid = ?", (row,)).fetchone()
+        return found[0] if found else None
+    return None
 
 
 def _last_row(connection: sqlite3.Connection) -> int:

@@ -1,7 +1,8 @@
 """`Link`: one handle's connections to a server, from one `open` to its `aclose`, and whether it can be reached.
 
 Guarantees:
-- A call costs at most `timeout_s`, connecting and trying once more included, and raises `Hindrance` only.
+- A call costs at most `timeout_s`, connecting and trying once more included, and raises `Hindrance` only. Time in which
+  this process stood still is not counted.
 - While the server is away no call costs anything: it is tried again by one task of the link's own, every second or so.
 - A call that was begun is finished, whether or not somebody still waits for it: on a connection that was thrown away in
   the middle, the server would carry a claim out after its release.
@@ -23,6 +24,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from algosearch.stores.address import ServerAddress
+from algosearch.stores.connecting import Lookup, pool_of
 from algosearch.stores.mishap import hindrance_of
 from algosearch.stores.trouble import Hindrance, Troubles
 
@@ -39,6 +41,10 @@ RETRY_S: Final = 1.0
 """Between two attempts to reach a server that is away, on average."""
 PULSE_S: Final = 5.0
 """Between two looks whether it is still the same one, on average."""
+STOOD_STILL_S: Final = 0.5
+"""What a call takes longer than it may is no fault of the server's: a suspended job, a loop that was held up."""
+_ATTEMPTS: Final = 3
+"""As often a call is made that was late each time: one that is held up again and again may be away after all."""
 
 _NONSENSE: Final = (ValueError, TypeError, AttributeError, LookupError, RecursionError)
 """What the client raises over replies that no such server gives."""
@@ -67,12 +73,16 @@ class Link:
         retry_s: float = RETRY_S,
         pulse_s: float = PULSE_S,
     ) -> None:
+        from redis.asyncio import Redis
+
         self.up = False
         """Whether it answered when it was last asked."""
         self.up_at = monotonic()
         """When it last answered, of `time.monotonic`."""
         self.calls = 0
         """How many were made, each one trip."""
+        self.hindrance: Hindrance | None = None
+        """The last one that a call met, but for those of writing."""
         self.lag_s = 0.0
         """What a call took lately."""
         self._address = address
@@ -83,32 +93,13 @@ class Link:
         self._retry_s, self._pulse_s = retry_s, pulse_s
         self._identity: tuple[bytes, bytes] | None = None
         """Which server it was: its run, and its mark."""
-        self._client = self._connect(retries=1, connections=CONNECTIONS)
-        self._news = self._connect(retries=0, connections=1)
+        self._lookup = Lookup()
+        self._client = Redis.from_pool(pool_of(address, self._lookup, retries=1, connections=CONNECTIONS))
+        self._news = Redis.from_pool(pool_of(address, self._lookup, retries=0, connections=1))
         self._under_way: set[asyncio.Task[Any]] = set()
         self._pulse: asyncio.Task[None] | None = None
         self._probing = asyncio.Lock()
         self._closed = False
-
-    def _connect(self, *, retries: int, connections: int) -> Redis:
-        from redis.asyncio import BlockingConnectionPool, Connection, Redis, SSLConnection, UnixDomainSocketConnection
-        from redis.asyncio.retry import Retry
-        from redis.backoff import NoBackoff
-
-        address = self._address
-        kind = UnixDomainSocketConnection if address.path else SSLConnection if address.tls else Connection
-        pool = BlockingConnectionPool(
-            max_connections=connections,
-            timeout=address.timeout_s,
-            connection_class=kind,
-            retry=Retry(NoBackoff(), retries),
-            socket_timeout=address.timeout_s,
-            socket_connect_timeout=address.timeout_s,
-            protocol=2,
-            driver_info=None,  # two more commands for each connection
-            **address.connecting(),
-        )
-        return Redis.from_pool(pool)
 
     async def open(self) -> None:
         """Reach the server, if it is there, and begin to look after it.
@@ -142,6 +133,7 @@ class Link:
                     await client.connection_pool.disconnect()
             except Exception as error:  # it is going anyway
                 logger.debug("closing a connection to %s: %s", self._address.shown, error)
+        self._lookup.close()
 
     async def do(self, call: Callable[[Redis], Awaitable[T]]) -> T:
         """One trip.
@@ -219,9 +211,11 @@ class Link:
             if not run:
                 raise ValueError("what answers there is no Redis or Valkey server")
             if mark is None:
-                with suppress(ResponseError):  # it may be full, or a replica: then it is read all the same
-                    mark = secrets.token_hex(8).encode()
-                    mark = await client.set(self._born, mark, nx=True, get=True) or mark
+                # It may be full, or a replica: then it is read all the same, and has no mark. In two commands, for
+                # servers before 7.0 have no NX with GET.
+                with suppress(ResponseError):
+                    await client.set(self._born, secrets.token_hex(8).encode(), nx=True)
+                    mark = await client.get(self._born)
             return str(run).encode(), mark if isinstance(mark, bytes) else b""
 
         async with self._probing:
@@ -256,6 +250,23 @@ class Link:
             task.exception()  # so that one of which nobody hears any more is not complained of
 
     async def _guarded(self, client: Redis, call: Callable[[Redis], Awaitable[T]], timeout_s: float) -> T:
+        for number in range(_ATTEMPTS):
+            began = monotonic()
+            try:
+                return await self._attempt(client, call, timeout_s)
+            except Hindrance as hindrance:
+                late = monotonic() - began > timeout_s + STOOD_STILL_S
+                if late and hindrance.kind == "unreachable" and number < _ATTEMPTS - 1:
+                    continue  # this process stood still, and nobody was there to hear the answer
+                if hindrance.kind in ("unreachable", "refused"):
+                    self.up = False
+                if hindrance.kind not in ("full", "read_only"):
+                    self.hindrance = hindrance.again()
+                self._troubles.note(hindrance.kind, f"{hindrance.reason}; {hindrance.remedy}")
+                raise
+        raise AssertionError("unreachable")
+
+    async def _attempt(self, client: Redis, call: Callable[[Redis], Awaitable[T]], timeout_s: float) -> T:
         from redis.exceptions import RedisError
 
         self.calls += 1
@@ -263,10 +274,6 @@ class Link:
             async with asyncio.timeout(timeout_s):
                 answer = await call(client)
         except (RedisError, OSError, *_NONSENSE) as error:
-            hindrance = hindrance_of(error, timeout_s, self._address)
-            if hindrance.kind in ("unreachable", "refused"):
-                self.up = False
-            self._troubles.note(hindrance.kind, f"{hindrance.reason}; {hindrance.remedy}")
-            raise hindrance from None
+            raise hindrance_of(error, timeout_s, self._address) from None
         self.up_at = monotonic()
         return answer

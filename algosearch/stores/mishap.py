@@ -30,6 +30,13 @@ _WORDS: Final[tuple[tuple[str, Kind], ...]] = (
     ("MASTERDOWN", "unreachable"),
 )
 """An error within a script has its own class in its text."""
+_MORE_PRECISELY: Final = (
+    ("max number of clients", "raise its maxclients, or end some of its clients"),
+    ("DB index", "correct the database in its address"),
+    ("closed by server", "start it, correct its address, or set a password on it if it is in protected mode"),
+)
+"""What says more than its class does, and what to do about it."""
+_ONE_SERVER: Final = "give the address of a server that is no cluster: a script needs all its keys in one place"
 
 
 def hindrance_of(error: Exception, timeout_s: float, address: ServerAddress) -> Hindrance:
@@ -47,6 +54,9 @@ def hindrance_of(error: Exception, timeout_s: float, address: ServerAddress) -> 
                 return Hindrance("refused", f"{cause}", "correct the paths ca, certificate and key in its address")
     error = next((cause for cause in _causes(error) if isinstance(cause, exceptions.AuthenticationError)), error)
     reason = f"{error}"[:200] or type(error).__name__
+    of_cluster = (exceptions.ClusterDownError, exceptions.AskError, exceptions.ClusterCrossSlotError)
+    if isinstance(error, of_cluster) and not isinstance(error, exceptions.MasterDownError):
+        return Hindrance("failed", reason, _ONE_SERVER)
     kinds: tuple[tuple[type[Exception], Kind], ...] = (
         (exceptions.AuthenticationError, "refused"),
         (exceptions.AuthorizationError, "refused"),
@@ -54,6 +64,7 @@ def hindrance_of(error: Exception, timeout_s: float, address: ServerAddress) -> 
         (exceptions.OutOfMemoryError, "full"),
         (exceptions.ReadOnlyError, "read_only"),
         (exceptions.BusyLoadingError, "unreachable"),
+        (exceptions.MasterDownError, "unreachable"),
     )
     for kind_of_error, kind in kinds:
         if isinstance(error, kind_of_error):
@@ -69,7 +80,8 @@ def hindrance_of(error: Exception, timeout_s: float, address: ServerAddress) -> 
 
 
 def _hindrance(kind: Kind, reason: str) -> Hindrance:
-    return Hindrance(kind, reason, _REMEDIES[kind])
+    remedy = next((remedy for text, remedy in _MORE_PRECISELY if text in reason), _REMEDIES[kind])
+    return Hindrance(kind, reason, remedy)
 
 
 def _causes(error: BaseException | None) -> Iterator[Exception]:

@@ -126,6 +126,16 @@ class ServerStore:
         """How many trips this handle has made since it was opened."""
         return 0 if self._link is None else self._link.calls
 
+    def require_read(self) -> None:
+        """For who reads all that is there, and must not take a part for the whole.
+
+        Raises:
+            StoreUnusable: something that was asked since `open` was not answered.
+        """
+        hindrance = None if self._link is None else self._link.hindrance
+        if hindrance is not None:
+            raise StoreUnusable(self.location, hindrance.reason, hindrance.remedy)
+
     async def open(self) -> None:
         """As `Store.open`. A server that is away is no hindrance: it costs one warning, and is tried again.
 
@@ -318,6 +328,14 @@ class ServerStore:
             claims_in_force=sum(lease is not None and lease.in_force(now_s) for lease in leases),
             trouble=trouble if self._link is not None else (*trouble, _GONE),
         )
+
+    async def evicts(self) -> str | None:
+        """By which policy the server throws records and claims away when its memory is full; None if by none."""
+        with suppress(Hindrance):
+            facts = await self._do(lambda client: client.info("memory"))
+            policy = str(facts.get("maxmemory_policy", ""))
+            return policy if facts.get("maxmemory") and policy.startswith("allkeys") else None
+        return None
 
     # -- trips -------------------------------------------------------------------------------------------------------
 

@@ -78,6 +78,10 @@ class SharedStore:
         """The server's."""
         return self.server.location
 
+    def require_read(self) -> None:
+        """As `ServerStore.require_read`."""
+        self.server.require_read()
+
     async def open(self) -> None:
         """As `Store.open`. Neither a server that is away nor a directory that cannot be used is a hindrance."""
         if self.directory is not None and self._near is None:

@@ -202,7 +202,7 @@ class Shelf:
             scanned.append((digest, self._decoded(raw, digest, None)))
         return scanned
 
-    def _salvaged(self, error: BaseException) -> dict[str, bytes]:
+    def _salvaged(self, error: BaseException) -> dict[str, bytes | None]:
         """The records that can still be read, if it was damage that kept a statement about all of them from its end."""
         if cause_of(error).kind != "corrupt":
             return {}
@@ -231,7 +231,10 @@ class Shelf:
         except TROUBLE as error:
             self._access.note(error)
             salvaged = self._salvaged(error)
-            records, size_bytes = max(records, len(salvaged)), max(size_bytes, sum(map(len, salvaged.values())))
+            records, size_bytes = (
+                max(records, len(salvaged)),
+                max(size_bytes, sum(len(raw or b"") for raw in salvaged.values())),
+            )
         now_s = self._clock()
         return StoreStatistics(
             location=self._troubles.location,
@@ -255,6 +258,8 @@ class Shelf:
         return dict(self._select(names))
 
     def _select(self, names: Sequence[str]) -> Iterator[tuple[str, bytes | None]]:
+        """The same, row by row. Of a damaged file that cannot be begun afresh, those that can be found in it: what was
+        lost with its name is as if it had never been there."""
         marks = ",".join("?" * len(names))
         statement = f"SELECT key, {_VALUE} FROM Cache WHERE raw = 1 AND key IN ({marks})"
         try:
@@ -264,7 +269,7 @@ class Shelf:
                 raise
             self._access.note(error)
             salvaged = self._access.salvage()  # it cannot be begun afresh: what can be read of it has to do
-            yield from ((name, salvaged.get(name)) for name in names)
+            yield from ((name, salvaged[name]) for name in names if name in salvaged)
 
     def _decoded(self, raw: bytes | None, digest: str, key: Key | None) -> Record | Miss:
         try:

@@ -1,7 +1,8 @@
 """A process with a device in a child: `python -m tests.devices.parent HOW`. It says the child's number.
 
 `idle` waits to be killed, `busy` with a candidate that hangs; `returns` comes to its end without closing anything;
-`forks` leaves a fork of itself behind that keeps everything open that it can.
+`forks` leaves a fork of itself behind that keeps everything open that it can. `opens` says the number before the device
+is open, for which there are `OPEN_S`, and what became of that.
 """
 
 from __future__ import annotations
@@ -13,13 +14,16 @@ import threading
 import time
 
 from algosearch.backends.simulated import CandidateScript, Fault, ProblemScript, Script, SimulatedBackend
+from algosearch.devices.job import Limits
 from algosearch.devices.remote.host import ChildHost
 from algosearch.devices.remote.process import _CHANNELS
-from algosearch.devices.worker import Worker
+from algosearch.devices.worker import Worker, WorkerRules
+from algosearch.errors import DeviceUnavailable
 from algosearch.ops import ConvOp, canonical
 from algosearch.records import Policy
 
 _LONG_S = 60.0
+OPEN_S = 4.0
 SAID = threading.Event()
 """The child's number; its first candidate is being launched."""
 
@@ -27,6 +31,21 @@ SAID = threading.Event()
 def say(*words: object) -> None:
     sys.stdout.write(" ".join(map(str, words)) + "\n")
     sys.stdout.flush()
+
+
+async def open_and_tell() -> None:
+    backend = SimulatedBackend()
+    worker = Worker(backend, backend.devices()[0], isolation="process", rules=WorkerRules(limits=Limits(open_s=OPEN_S)))
+    opening = asyncio.create_task(worker.open())
+    while not isinstance(worker._host, ChildHost) or worker._host.pid is None:
+        await asyncio.sleep(0.001)
+    say(worker._host.pid)
+    try:
+        await opening
+        say("opened")
+    except DeviceUnavailable as error:
+        say(error)
+    await worker.aclose()
 
 
 async def use(how: str) -> None:
@@ -57,6 +76,9 @@ async def use(how: str) -> None:
 
 
 if __name__ == "__main__":
+    if sys.argv[1] == "opens":
+        asyncio.run(open_and_tell())
+        sys.exit()
     threading.Thread(target=asyncio.run, args=(use(sys.argv[1]),), daemon=True).start()
     SAID.wait(_LONG_S)
     if sys.argv[1] != "returns":

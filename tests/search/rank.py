@@ -4,6 +4,7 @@ has every answer, and then tells its digest for each line that it reads."""
 from __future__ import annotations
 
 import asyncio
+import resource
 import sys
 
 import msgspec
@@ -25,6 +26,8 @@ class Job(msgspec.Struct, kw_only=True):
     ops: int
     expiry_s: float
     scale: float = 1.0
+    file_bytes: int = 0
+    """No file may be longer; 0 for no limit."""
 
 
 class Told(msgspec.Struct, kw_only=True):
@@ -34,11 +37,16 @@ class Told(msgspec.Struct, kw_only=True):
     statistics: EngineStatistics
     changed: int
     """Ops whose answer is another one than the first that was given."""
+    trouble: tuple[str, ...]
+    """With the directory."""
 
 
 async def work(job: Job) -> None:
+    if job.file_bytes:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (job.file_bytes, job.file_bytes))
     backend = SimulatedBackend(job.script, trace=job.trace, pace="real", scale=job.scale)
-    store = SharedStore(ServerStore(job.url, retry_s=0.2, pulse_s=0.5), DirectoryStore(job.directory))
+    directory = DirectoryStore(job.directory)
+    store = SharedStore(ServerStore(job.url, retry_s=0.2, pulse_s=0.5), directory)
     async with rival(store, backend, expiry_s=job.expiry_s) as searcher:
         say("ready")
         first = await searcher.select_many(some_ops(job.ops))
@@ -47,7 +55,12 @@ async def work(job: Job) -> None:
             # What was revised away is asked again, as a job does at its next step.
             now = await searcher.select_many(some_ops(job.ops))
             changed = sum(ours.algorithm != agreed.algorithm for ours, agreed in zip(first, now, strict=True))
-            told = Told(digest=searcher.choices_digest(), statistics=searcher.statistics().engine, changed=changed)
+            told = Told(
+                digest=searcher.choices_digest(),
+                statistics=searcher.statistics().engine,
+                changed=changed,
+                trouble=(await directory.statistics()).trouble,
+            )
             say(msgspec.json.encode(told).decode())
 
 

@@ -24,22 +24,25 @@ import pytest
 from algosearch.backends.simulated import CandidateScript, ProblemScript, Script
 from algosearch.records import Record
 from algosearch.stores import ServerStore
-from tests.search.helpers import FAST, SLOW, SMALL, some_ops
+from tests.devices.helpers import under_way
+from tests.search.helpers import FAST, SLOW, SMALL, some_ops, until
 from tests.search.rank import Job, Told
 from tests.servers import Server, running
 
-OPS: Final = 60
+OPS: Final = 100
 EXPIRY_S: Final = 2.0
 STOPPED_S: Final = EXPIRY_S + 0.5
 SEARCH_S: Final = 1.0
 """What one search may take on a machine that is busy with the rest of the suite: it is a fifth of a second, and three
 keys may be in hand before it."""
 RANKS: Final = 4
+DISK_BYTES: Final = 448 << 10
 ROUNDS: Final = int(os.environ.get("ALGOSEARCH_TEST_CHAOS", "1"))
 
 
-def script() -> Script:
-    """Each key takes some hundred milliseconds, and ranks that search it apart may well choose otherwise."""
+def script(machine: str) -> Script:
+    """Each key takes some hundred milliseconds, and ranks that search it apart may well choose otherwise. Each has a
+    device of its own: of one that they share nobody could say for how long a rank that is stopped holds it."""
     return Script(
         problems=tuple(
             ProblemScript(
@@ -54,6 +57,7 @@ def script() -> Script:
             for op in some_ops(OPS)
         ),
         facts={"script": "chaos"},
+        machine=machine,
     )
 
 
@@ -128,16 +132,16 @@ class Rank:
 
 
 @contextmanager
-def full_disk(path: Path) -> Iterator[Path]:
-    """A directory on a disk that is soon full, where that may be made; else an ordinary one."""
-    path.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(path)], capture_output=True, check=False
-    )
+def full_disk(path: Path) -> Iterator[bool]:
+    """Make a directory on a disk that is full before the job is done, where that may be done; whether it was."""
+    path.mkdir(mode=0o700)
+    # Large enough for a directory store to begin with, and of a mode in which it takes it for its own.
+    command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES},mode=0700", "tmpfs", str(path)]
+    mounted = subprocess.run(command, capture_output=True, check=False).returncode == 0
     try:
-        yield path
+        yield mounted
     finally:
-        if mounted.returncode == 0:
+        if mounted:
             subprocess.run(["umount", "-l", str(path)], capture_output=True, check=False)
 
 
@@ -186,34 +190,40 @@ async def agreement(ranks: list[Rank]) -> list[Told]:
 @pytest.mark.parametrize("seed", range(ROUNDS))
 async def test_whatever_dies_the_survivors_agree(tmp_path: Path, seed: int) -> None:
     (tmp_path / "s").mkdir()
-    with running(tmp_path / "s") as server, full_disk(tmp_path / "full") as full:
+    with running(tmp_path / "s") as server, full_disk(tmp_path / "full") as mounted:
         proxy = Proxy(server.socket)
         async with proxy.serving():
             url = f"redis://127.0.0.1:{proxy.port}?timeout_s=0.5"
-            places = [tmp_path / f"host{n}" for n in range(RANKS - 1)]
+            places = [*(tmp_path / f"host{n}" for n in range(RANKS - 1)), tmp_path / "full"]
             ranks = [
                 Rank(
                     Job(
                         url=url,
                         directory=str(place),
-                        trace=str(tmp_path / f"trace{n}"),
-                        script=script(),
+                        trace=str(tmp_path / "host0.jsonl") if place.name == "host0" else os.devnull,
+                        script=script(place.name),
                         ops=OPS,
                         expiry_s=EXPIRY_S,
+                        # Without a small disk, a small file: it is no larger than the disk would be.
+                        file_bytes=0 if mounted or place.name != "full" else DISK_BYTES,
                     )
                 )
-                for n, place in enumerate([*places, full])
+                for place in places
             ]
             try:
                 for rank in ranks:
                     assert await rank.hear() == "ready"
-                ranks[0].process.kill()
+                await until(under_way(tmp_path / "host0.jsonl", "launch"))
+                ranks[0].process.kill()  # in the middle of a search, with a claim
                 await trouble(server, proxy, ranks, order=random.Random(seed))
                 survivors = ranks[1:]
                 for rank in survivors:
                     assert await rank.hear() == "answered"
                 told = await agreement(survivors)
                 assert all(each.digest.alone == 0 for each in told)
+                what = "full: " if mounted else "disk I/O error"
+                assert any(what in line for line in told[-1].trouble), told[-1].trouble
+                assert not any(each.trouble for each in told[:-1]), "the others' directories have room"
                 for each in told:
                     # Nobody was held up for longer than a claim takes to lapse, unless it was stopped itself.
                     most_s = EXPIRY_S + 2.0 + SEARCH_S + (STOPPED_S if each is told[-1] else 0.0)

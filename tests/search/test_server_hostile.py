@@ -12,17 +12,22 @@ import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import get_args
 
 import pytest
+from redis import exceptions
 
 from algosearch.backends.simulated import SimulatedBackend
 from algosearch.records import wire
 from algosearch.search import EngineStatistics
-from algosearch.stores import ServerStore, SharedStore
+from algosearch.stores import DirectoryStore, MemoryStore, ServerStore, SharedStore
+from algosearch.stores.address import ServerAddress
 from algosearch.stores.layout import FORMAT
+from algosearch.stores.mishap import hindrance_of
 from tests.search.helpers import some_ops, until
 from tests.search.rivals import rival
-from tests.servers import KINDS, Server, program, running
+from tests.servers import KINDS, Server, free_port, program, running
+from tests.stores.faulty import Fault, FaultyStore
 
 BASE = f"algosearch:v{FORMAT}.{wire.WIRE_VERSION}"
 OPS = 4
@@ -208,3 +213,67 @@ async def test_a_prefix_does_not_meet_another_one_that_begins_with_it(server: Se
         assert (alone, counted.searched) == (0, OPS)
         alone, counted, _ = await job(f"{server.unix}?prefix={prefix}")
         assert (alone, counted.searched, counted.store_hits) == (0, 0, OPS)
+
+
+@pytest.mark.parametrize("slots", [None, ("0", "16383"), ("0", "100")], ids=["none", "all", "some"])
+async def test_a_cluster_is_said_to_be_one(
+    tmp_path: Path, slots: tuple[str, str] | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = ("--cluster-enabled", "yes", "--cluster-require-full-coverage", "no", "--cluster-port", str(free_port()))
+    with running(tmp_path, options=options) as server:
+        if slots is not None:
+            assert server.command("CLUSTER", "ADDSLOTSRANGE", *slots) == "+OK"
+            await until(lambda: server.command("GET", "{x}") != "" and not down(server, slots))
+        alone, counted, _ = await job(server.unix)
+        assert (alone, counted.searched) == (OPS, OPS)
+    assert any("give the address of a server that is no cluster" in each for each in warnings(caplog))
+
+
+def down(server: Server, slots: tuple[str, str]) -> bool:
+    """Whether the cluster has not come up: it takes a second or two."""
+    return slots == ("0", "16383") and "CLUSTERDOWN" in server.command("GET", "x")
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "remedy"),
+    [
+        (exceptions.ConnectionError("max number of clients reached"), "unreachable", "raise its maxclients"),
+        (exceptions.ConnectionError("Connection closed by server."), "unreachable", "if it is in protected mode"),
+        (exceptions.ConnectionError("Connection refused"), "unreachable", "start it, or correct its address"),
+        (exceptions.MasterDownError("Link with MASTER is down"), "unreachable", "start it, or correct its address"),
+        (exceptions.MovedError("3999 127.0.0.1:6381"), "failed", "no cluster"),
+        (exceptions.ClusterCrossSlotError("Keys in request don't hash to the same slot"), "failed", "no cluster"),
+    ],
+)
+def test_the_remedy_is_that_of_the_trouble(error: Exception, kind: str, remedy: str) -> None:
+    hindrance = hindrance_of(error, 1.0, ServerAddress.parse("redis://host"))
+    assert hindrance.kind == kind
+    assert remedy in hindrance.remedy
+
+
+async def test_a_database_that_is_not_there_is_named(server: Server, caplog: pytest.LogCaptureFixture) -> None:
+    alone, _, _ = await job(f"{server.unix}?database=99")
+    assert alone == OPS
+    assert "correct the database in its address" in warnings(caplog)[0]
+
+
+@pytest.mark.parametrize("fault", get_args(Fault))
+async def test_a_server_that_shows_late_damaged_or_never_what_was_written(
+    server: Server, tmp_path: Path, fault: Fault
+) -> None:
+    """And before which a directory is kept: whatever they make of it, each question is answered, and rightly."""
+    for n in range(2):
+        shared = SharedStore(ServerStore(server.unix, retry_s=0.05, pulse_s=0.05), DirectoryStore(tmp_path / str(n)))
+        faulty = FaultyStore(shared, lambda call: fault)
+        async with rival(faulty, SimulatedBackend()) as searcher, asyncio.timeout(20):
+            choices = await searcher.select_many(some_ops(OPS))
+            assert len(choices) == OPS
+            assert searcher.choices_digest().digest == await undisturbed()
+        assert faulty.met
+
+
+async def undisturbed() -> str:
+    """What everybody is to choose."""
+    async with rival(MemoryStore(), SimulatedBackend()) as searcher:
+        await searcher.select_many(some_ops(OPS))
+        return searcher.choices_digest().digest

@@ -11,7 +11,7 @@ import pytest
 
 from algosearch.backends.simulated import CandidateScript, ProblemScript, Script, SimulatedBackend
 from algosearch.errors import FoundAlone, InvalidSetting
-from algosearch.records import DEFAULT_POLICY, wire
+from algosearch.records import DEFAULT_POLICY, Record, wire
 from algosearch.search import Searcher
 from algosearch.search.terms import Terms
 from algosearch.stores import DirectoryStore, ServerStore, SharedStore
@@ -39,7 +39,7 @@ def store(server: Server, directory: Path | None) -> SharedStore:
     return SharedStore(ServerStore(f"{server.unix}?timeout_s=0.5", retry_s=0.05, pulse_s=0.1), near)
 
 
-def backend(fast: str, slow: str) -> SimulatedBackend:
+def backend(fast: str, slow: str, **facts: str) -> SimulatedBackend:
     """A library on whose device one of two candidates is faster: on another's, the other."""
     problems = tuple(
         ProblemScript(
@@ -48,7 +48,7 @@ def backend(fast: str, slow: str) -> SimulatedBackend:
         )
         for op in some_ops(4)
     )
-    return SimulatedBackend(Script(problems=problems, facts={"script": "server"}))
+    return SimulatedBackend(Script(problems=problems, facts={"script": "server", **facts}))
 
 
 def alone(searcher: Searcher) -> int:
@@ -116,6 +116,52 @@ async def test_an_emptied_server_is_told_what_was_agreed(server: Server, tmp_pat
             assert [choice.algorithm for choice in await other.select_many(some_ops(3))] == [A] * 3
             assert searcher.choices_digest() == other.choices_digest()
             assert other.statistics().engine.searched == 0
+
+
+async def test_other_libraries_share_a_server_without_meeting(server: Server, tmp_path: Path) -> None:
+    """And a directory before it: each knows only what was found with its own version, and all of that."""
+    server.start()
+    for found in (0, 4):
+        for fast, slow, version in ((A, B, "9.10"), (B, A, "9.11")):
+            async with rival(store(server, tmp_path / "a"), backend(fast, slow, cudnn=version)) as searcher:
+                choices = await searcher.select_many(some_ops(4))
+                assert [choice.algorithm for choice in choices] == [fast] * 4
+                assert searcher.statistics().engine.store_hits == found
+    index = f"algosearch:v{FORMAT}.{wire.WIRE_VERSION}:index"
+    assert server.command("ZCARD", index) == ":8"
+
+
+async def test_a_newer_format_shares_a_server_without_meeting(server: Server, tmp_path: Path) -> None:
+    server.start()
+    async with rival(store(server, None), backend(A, B)) as searcher:
+        choices = await searcher.select_many(some_ops(4))
+    ours, newer = f"v{FORMAT}.{wire.WIRE_VERSION}", f"v{FORMAT}.{wire.WIRE_VERSION + 1}"
+    names = ["index", "claims", "news", *(f"record:{choice.digest}" for choice in choices)]
+    for name in names:  # everything is another version's now, and what it will put there nobody can know
+        server.command("RENAME", f"algosearch:{ours}:{name}", f"algosearch:{newer}:{name}")
+    async with rival(store(server, None), backend(B, A)) as searcher:
+        assert [choice.algorithm for choice in await searcher.select_many(some_ops(4))] == [B] * 4
+        assert searcher.statistics().engine.store_misses == {"absent": 4}
+    assert server.command("ZCARD", f"algosearch:{newer}:index") == ":4"
+
+
+async def test_a_repair_that_the_server_did_not_hear_of_is_none(server: Server, tmp_path: Path) -> None:
+    server.start()
+    async with rival(store(server, tmp_path / "a"), backend(A, B)) as searcher:
+        await searcher.select(some_op())
+    looking = ServerStore(server.unix)
+    await looking.open()
+    (record,) = [item async for _, item in looking.scan() if isinstance(item, Record)]
+    await looking.aclose()
+    shared = store(server, tmp_path / "a")
+    async with rival(shared, backend(B, A)) as other:
+        server.kill()
+        verdict = await other.verify(record, repair=True)
+        assert (verdict.finding, verdict.repaired) == ("beaten", False)
+        assert "not repaired: the shared store did not take it" in verdict.reason
+        server.start()
+        await until(lambda: shared.server.reachable)
+        assert (await other.verify(record, repair=True)).repaired
 
 
 async def test_a_slow_server_costs_its_timeout_once(server: Server, tmp_path: Path) -> None:

@@ -95,11 +95,19 @@ class FaultyStore:
         self.plan = plan
         self.met: Counter[tuple[str, str]] = Counter()
         self.lasting = store.lasting
+        self.shared: bool = getattr(store, "shared", False)
         self._store = store
 
     @property
     def location(self) -> str:
         return self._store.location
+
+    def __setattr__(self, name: str, value: object) -> None:
+        # Who is to be told of what a shared store revises is told by the store itself.
+        if name == "on_revised":
+            setattr(self._store, name, value)
+        else:
+            super().__setattr__(name, value)
 
     async def _come(self, call: str) -> Fault | None:
         fault = self.plan(call)

@@ -151,6 +151,14 @@ def test_a_line_that_is_too_long_is_passed_over_in_pieces(monkeypatch: pytest.Mo
     assert set(taken) == {longest + 1}
 
 
+@pytest.mark.parametrize("kept", [3, 1])
+def test_where_the_line_of_the_header_is_gone_no_record_goes_with_it(kept: int) -> None:
+    """The first record is in the place of the header then."""
+    lines = written().splitlines(keepends=True)[1:]
+    records, damage, missing = read(b"".join(lines[:kept]))
+    assert (records, damage, missing) == (RECORDS[:kept], [Damage(1, "the header of the export is missing")], 0)
+
+
 def test_without_its_header_the_records_are_read_all_the_same() -> None:
     content = b'{"algosearch_export":1,"vers' + b"\n" + b"".join(map(record_line, RECORDS))
     records, (damage,), missing = read(content)

@@ -112,6 +112,38 @@ async def test_a_file_cut_short_is_read_as_far_as_it_goes(home: DirectoryHome, l
     assert len(await readable(home, 40)) == len(found), "as much as is saved by who may write"
 
 
+async def test_what_a_damaged_file_never_had_is_absent(home: DirectoryHome) -> None:
+    """Whatever page it is: of a key that was never there nothing can be damaged. What is there and cannot be read is
+    undecodable."""
+    await filled(home, 40, trials=12)
+    whole = (home.path / "cache.db").read_bytes()
+    opened = met = 0
+    for start in range(4096, len(whole), 4096):
+        (home.path / "cache.db").write_bytes(whole)
+        spoil(home.path / "cache.db", start, 4096)
+        store = to_read(home.path)
+        try:
+            await store.open()
+        except StoreUnusable:
+            continue  # it was one of the few pages without which nothing can be found
+        opened += 1
+        answers = await store.get_many([some_key(n) for n in range(80)])
+        met += (await store.statistics()).trouble != ()
+        assert {answer.kind for answer in answers[40:] if isinstance(answer, Miss)} == {"absent"}
+        await store.aclose()
+    assert opened > 5
+    assert met > 5
+
+
+async def test_a_damaged_file_of_which_nothing_can_be_read_is_said_to_be_damaged(home: DirectoryHome) -> None:
+    """And not that it is opened for reading only."""
+    await filled(home, 40, trials=12)
+    size = (home.path / "cache.db").stat().st_size
+    spoil(home.path / "cache.db", 3 * 4096, size - 3 * 4096)
+    with pytest.raises(StoreUnusable, match="malformed"):
+        await to_read(home.path).open()
+
+
 async def test_an_empty_file_is_said_to_be_empty(home: DirectoryHome) -> None:
     home.path.mkdir(mode=0o700)
     (home.path / "cache.db").touch()

@@ -13,7 +13,7 @@ import pytest
 
 from algosearch.devices.runtime import runtime_directory
 from algosearch.errors import StoreUnusable
-from algosearch.stores import DirectoryStore, MemoryStore, inspection, open_store
+from algosearch.stores import DirectoryStore, MemoryStore, SharedStore, inspection, open_store
 from algosearch.stores.filesystem import FileSystem, file_system_of
 from algosearch.stores.home import FOLDER, user_directories
 from algosearch.stores.inspection import FORMAT
@@ -209,3 +209,21 @@ def test_what_only_an_open_directory_needs_is_not_imported_before() -> None:
     )
     child = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert child.stderr.strip() == ""
+
+
+@pytest.mark.parametrize(
+    "other", ["unix:///run/s?database=2", "unix:///run/s?database=1&prefix=team", "unix:///run/t?database=1"]
+)
+async def test_what_is_kept_before_one_server_is_not_offered_to_another(
+    bare: Path, monkeypatch: pytest.MonkeyPatch, other: str
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(bare / "xdg"))
+    places = []
+    for url in ("unix:///run/s?database=1", "unix://user:secret@/run/s?database=1&timeout_s=1", other):
+        store = open_store(url)
+        assert isinstance(store, SharedStore)
+        assert store.directory is not None
+        await store.directory.open()
+        places.append(store.directory.location)
+        await store.directory.aclose()
+    assert places[0] == places[1] != places[2]

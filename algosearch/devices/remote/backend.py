@@ -20,6 +20,7 @@ from algosearch.backends import Backend, Device, Recipe
 from algosearch.devices.host import END_S
 from algosearch.devices.job import Limits
 from algosearch.devices.remote.host import BrokeInChild
+from algosearch.devices.remote.patience import Patience
 from algosearch.devices.remote.process import ChildProcess, Exit, close_after_fork
 from algosearch.devices.remote.protocol import (
     CALLS,
@@ -183,12 +184,15 @@ class RemoteSession:
 
     def _open(self, message: Open, limit_s: float) -> Environment:
         self._send(message)
-        try:
-            answer = self._answers[0].get(timeout=limit_s)
-        except queue.Empty:
-            raise DeviceUnavailable(
-                self._device.name, f"its process did not open it within {limit_s:g} s", "look after it"
-            ) from None
+        patience = Patience(limit_s)
+        while True:
+            with patience.piece() as piece_s, contextlib.suppress(queue.Empty):
+                answer = self._answers[0].get(timeout=piece_s)
+                break
+            if not patience.left:
+                raise DeviceUnavailable(
+                    self._device.name, f"its process did not open it within {limit_s:g} s", "look after it"
+                )
         match answer:
             case Opened(environment):
                 return environment

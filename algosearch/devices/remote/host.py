@@ -15,6 +15,7 @@ from typing import Final, TypeVar
 from algosearch.backends import Device, Recipe
 from algosearch.devices.host import END_S, OnStep, Pending, spoilt, tell
 from algosearch.devices.job import Found, Job, Limits, Step
+from algosearch.devices.remote.patience import Patience
 from algosearch.devices.remote.process import ChildProcess, Exit, close_after_fork
 from algosearch.devices.remote.protocol import (
     TO_PARENT,
@@ -131,13 +132,16 @@ class ChildHost(asyncio.Protocol):
             raise
         self._process = ChildProcess(self._device.name, its, self._on_exit)
         self._send(Open(self._recipe, self._device, self._limits, self._slowest))
-        try:
-            self._environment = await asyncio.wait_for(asyncio.shield(self._opened), self._limits.open_s)
-        except TimeoutError:
+        patience = Patience(self._limits.open_s)
+        while patience.left and not self._opened.done():
+            with patience.piece() as piece_s:
+                await asyncio.wait([self._opened], timeout=piece_s)
+        if not self._opened.done():
             self._process.kill()
             raise DeviceUnavailable(
                 self._device.name, f"its process did not open it within {self._limits.open_s:g} s", "look after it"
-            ) from None
+            )
+        self._environment = self._opened.result()
 
     async def enumerate(self, op: Op, width: int | None) -> Listing:
         """As `Host` says."""

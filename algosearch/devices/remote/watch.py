@@ -12,15 +12,13 @@ from collections.abc import Callable
 from typing import Final
 
 from algosearch.devices.job import Side, Step
+from algosearch.devices.remote.patience import LOST_S, PULSE_S
 from algosearch.devices.trip import Blame
 from algosearch.records import Failure
 
 _GRACE_S: Final = 0.05
 """What was overdue is looked at again after so long: if this process had been stopped, the child's word that it has
 gone on has not been read yet."""
-_PULSE_S: Final = 1.0
-_LOST_S: Final = 0.5
-"""Less than this is a busy loop's everyday lateness."""
 
 
 class Watch:
@@ -74,7 +72,7 @@ class Watch:
         due = self._due()
         if due is None or self._stopped:
             return
-        due = min(due, self._loop.time() + _PULSE_S)
+        due = min(due, self._loop.time() + PULSE_S)
         if self._timer is None or due < self._timer.when():
             self._cancel()
             self._timer = self._loop.call_at(due, self._suspect)
@@ -118,7 +116,7 @@ class Watch:
         assert self._timer is not None
         missed, now = self._timer.when(), self._loop.time()
         self._timer = None
-        if now - missed < _LOST_S:
+        if now - missed < LOST_S:
             return
         for side, (step, due) in self._steps.items():
             began = due - step.limit_s
