@@ -310,7 +310,7 @@ class InvalidGraph(ModelError):
         super().__init__(graph, where, reason)
 
     def __str__(self) -> str:
-        return f"{self.graph}, at {self.where}: {self.reason}"
+        return f"{self.graph}, at {self.where or 'what has no name'}: {self.reason}"
 
 
 class DoesNotFit(AlgosearchError, ValueError):

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from algosearch.cli.report import changed_nothing
+from algosearch.cli.report import changed_nothing, counted
 from algosearch.cli.units import duration, size
 from algosearch.compiler.plan import Plan
 from algosearch.compiler.queries import QueryStatistics, Wait
@@ -111,7 +110,7 @@ def compile_report(
         memory_hits=searcher.hits + engine.memory_hits,
         store_hits=engine.store_hits,
         withdrawn=withdrawn,
-        skipped=dict(Counter(f"{each.kind}: {each.reason}" for each in model.skipped)),
+        skipped=counted(model.skipped),
         dimensions=model.dimensions,
         unused=model.ignored,
         waits=tuple(sorted(queries.waits, key=lambda wait: -wait.seconds)[:_LONGEST_WAITS]),

@@ -103,9 +103,12 @@ async def compile_graph(
         DoesNotFit: the arena does not fit into `memory_bytes`, whatever is chosen.
         NoAlgorithm, SearchFailed, DeviceUnavailable, SearcherClosed: as `Searcher.select`.
 
-    Cancellation: nothing is left behind but the strategy's requests, which its searcher ends.
+    Cancellation: nothing is left behind; what was asked and not answered yet is withdrawn, as it is after an error.
     """
-    return await _Compilation(strategy, queries, pipeline, timeline, show).run(graph, memory_bytes)
+    try:
+        return await _Compilation(strategy, queries, pipeline, timeline, show).run(graph, memory_bytes)
+    finally:
+        strategy.ended()
 
 
 _BREATH_S: Final = 0.05
