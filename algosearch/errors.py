@@ -327,7 +327,7 @@ class DoesNotFit(AlgosearchError, ValueError):
         (worst, _), *alive = self.filling
         held = ", ".join(f"{name} ({size} bytes)" for name, size in alive)
         return (
-            f"{self.graph} does not fit into {self.memory_bytes} bytes: with the least workspace it needs "
+            f"{self.graph} does not fit into {self.memory_bytes} bytes: whatever its workspaces are held to, it needs "
             f"{self.needed_bytes}, most at {worst}: {held}; give more memory or a smaller batch"
         )
 

@@ -82,7 +82,7 @@ async def fit(
         memory_bytes: of the arena; None: as much as it takes.
 
     Raises:
-        DoesNotFit: not even with the least workspace; it names what fills the arena at the worst moment.
+        DoesNotFit: under no limit; it names what fills the arena at the worst moment of the smallest one.
 
     Cancellation: passed on from `choose`; nothing is left behind.
     """
@@ -100,24 +100,38 @@ async def fit(
     if memory_bytes is None or free.arena.bytes <= memory_bytes:
         return free, free
 
-    # The limits worth trying are the sizes that some candidate has; a bisection over them, for a lower limit needs
-    # (but for the chance of the layout) no larger arena.
+    # The limits worth trying are the sizes that some candidate has. A lower one needs, as a rule, no larger arena, so
+    # that a bisection finds the highest that will do.
     sizes = sorted({each.workspace_bytes for choice in free.choices.values() for each in choice.candidates} | {0})
-    fitting: Fitting | None = None
+    tried: dict[int, Fitting] = {}
     low, high = 0, len(sizes) - 1
     while low <= high:
         middle = (low + high) // 2
-        tried = await under(sizes[middle])
-        if tried.arena.bytes <= memory_bytes:
-            fitting, low = tried, middle + 1
-        else:
-            high = middle - 1
-    if fitting is None:
-        least = await under(0)
-        if least.arena.bytes > memory_bytes:
-            raise DoesNotFit(graph.name, memory_bytes, least.arena.bytes, _filling(graph, least))
-        fitting = least
-    return fitting, free
+        limit = sizes[middle]
+        tried[limit] = await under(limit)
+        low, high = (middle + 1, high) if tried[limit].arena.bytes <= memory_bytes else (low, middle - 1)
+    if not _any_fits(tried, memory_bytes) and _may_fit_above(tried[0], free, memory_bytes):
+        for limit in reversed(sizes):
+            if limit not in tried:
+                tried[limit] = await under(limit)
+            if tried[limit].arena.bytes <= memory_bytes:
+                break
+
+    if not _any_fits(tried, memory_bytes):
+        least = min(tried.values(), key=lambda fitting: fitting.arena.bytes)
+        raise DoesNotFit(graph.name, memory_bytes, least.arena.bytes, _filling(graph, least))
+    return tried[max(limit for limit, each in tried.items() if each.arena.bytes <= memory_bytes)], free
+
+
+def _any_fits(tried: Mapping[int, Fitting], memory_bytes: int) -> bool:
+    return any(each.arena.bytes <= memory_bytes for each in tried.values())
+
+
+def _may_fit_above(least: Fitting, free: Fitting, memory_bytes: int) -> bool:
+    """Whether a higher limit may need less than none at all: where less workspace is paid for with a larger reserve, or
+    where it was only the layout that failed."""
+    reserves = ({each.reserve_bytes for each in choice.candidates} for choice in free.choices.values())
+    return least.arena.lower_bound_bytes <= memory_bytes or any(len(sizes) > 1 for sizes in reserves)
 
 
 def _filling(graph: Graph, fitting: Fitting) -> tuple[tuple[str, int], ...]:

@@ -90,7 +90,10 @@ def test_channels_last_lays_out_everything_a_convolution_touches(before: tuple[P
             assert {node.op.input_layout, node.op.filter_layout, node.op.output_layout} == {"channels_last"}
         if isinstance(node.op, BatchNormOp):
             assert node.op.layout == "channels_last"
-    assert [node.inputs[0] for node in graph.nodes if node.kind == "relayout"] == ["input", *run(block(), *before).outputs]
+    assert [node.inputs[0] for node in graph.nodes if node.kind == "relayout"] == [
+        "input",
+        *run(block(), *before).outputs,
+    ]
     assert [graph.tensors[each].layout for each in graph.outputs] == ["channels_first"]
 
 
