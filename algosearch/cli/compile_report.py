@@ -161,9 +161,14 @@ def _lines(report: CompileReport) -> list[str]:
         f"inputs and parameters {size(plan.resident_bytes)} a device",
     ]
     if plan.workspace_limit_bytes is not None:
+        cost = "what that costs is not known, for nothing was timed" if plan.slower is None else _cost(plan.slower)
         lines.append(
             f"workspaces of at most {size(plan.workspace_limit_bytes)} bring the arena from "
-            f"{size(plan.unlimited_arena_bytes)} down and cost {plan.slower:.1%} of the tasks' time"
+            f"{size(plan.unlimited_arena_bytes)} down; {cost}"
         )
     lines += [f"skipped {count}: {reason}" for reason, count in report.skipped.items()]
     return lines
+
+
+def _cost(slower: float) -> str:
+    return f"that costs {slower:.1%} of the tasks' time"

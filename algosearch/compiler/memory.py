@@ -166,8 +166,14 @@ def planned(graph: Graph, devices: tuple[str, ...], fitting: Fitting, free: Fitt
         resident_bytes=sum(tensor.bytes for tensor in graph.tensors.values() if tensor.outlives_step),
         workspace_limit_bytes=fitting.limit_bytes,
         unlimited_arena_bytes=free.arena.bytes,
-        slower=round(fitting.time_us / free.time_us - 1.0, 6) if free.time_us else 0.0,
+        slower=_slower(fitting, free),
     )
+
+
+def _slower(fitting: Fitting, free: Fitting) -> float | None:
+    if fitting.limit_bytes is None:
+        return 0.0
+    return round(fitting.time_us / free.time_us - 1.0, 6) if free.time_us else None
 
 
 def _task(node: GraphNode, fitting: Fitting) -> PlannedTask:

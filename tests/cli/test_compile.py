@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from algosearch.backends import discover
-from algosearch.backends.simulated import Fault, Generated, ProblemScript, Script, SimulatedBackend
+from algosearch.backends.simulated import CandidateScript, Fault, Generated, ProblemScript, Script, SimulatedBackend
 from algosearch.compiler.read import read_graph
 from algosearch.compiler.strategies import STRATEGIES
 from algosearch.ops import canonical
@@ -145,6 +145,27 @@ def test_a_budget_that_fits_says_what_it_costs(tmp_path: Path) -> None:
     held = the_object(invoke(*args, "--memory", str(free["arena_bytes"] - 1)).stdout)["plan"]
     assert held["arena_bytes"] < free["arena_bytes"] == held["unlimited_arena_bytes"]
     assert held["workspace_limit_bytes"] is not None
+    assert held["slower"] >= 0
+    said = invoke(*args[:-1], "--memory", str(free["arena_bytes"] - 1)).stdout
+    assert f"; that costs {held['slower']:.1%} of the tasks' time" in said
+
+
+def test_what_a_budget_costs_is_not_known_where_nothing_is_timed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph, _ = read_graph("vit_b16")
+    (op,) = {canonical(op) for op in graph.ops}
+    candidates = (
+        CandidateScript(algorithm="simulated/t:large", time_us=1.0, workspace_bytes=1 << 30),
+        CandidateScript(algorithm="simulated/t:small", time_us=2.0),
+    )
+    script = Script(problems=(ProblemScript(op=op, candidates=candidates),))
+    monkeypatch.setattr(discover, "default_backends", lambda: (SimulatedBackend(script),))
+    monkeypatch.setenv("ALGOSEARCH_MODE", "heuristic")
+    args = ["--inference", "--single", "--channels-first", "--store", str(tmp_path / "store"), "--json"]
+    held = invoke("compile", "vit_b16", *args, "--memory", str(1 << 29))
+    assert the_object(held.stdout)["plan"]["slower"] is None
+    assert "; what that costs is not known, for nothing was timed" in held.stderr
 
 
 @pytest.mark.parametrize(
