@@ -190,6 +190,7 @@ async def test_a_budget_lowers_workspaces_until_the_arena_fits_and_says_what_tha
         assert held.arena_bytes <= budget
         assert held.workspace_limit_bytes == limit
         assert held.unlimited_arena_bytes == free.plan.arena_bytes
+        assert held.slower is not None
         assert held.slower > 0.5
         assert max(task.workspace_bytes for task in held.tasks) <= limit
 
