@@ -135,6 +135,15 @@ class _Compilation:
         self._breathed = perf_counter()
 
     async def run(self, graph: Graph, memory_bytes: int | None) -> Compiled:
+        try:
+            plan, tasks = await self._stages(graph, memory_bytes)
+        finally:
+            if self._timeline is not None:
+                self._timeline.waits(self._queries.waits, self._queries.began)
+        waited = {stage: self._queries.seconds.get(stage, 0.0) for stage in _STAGES}
+        return Compiled(plan=plan, seconds=self._seconds, waited_s=waited, tasks=tasks)
+
+    async def _stages(self, graph: Graph, memory_bytes: int | None) -> tuple[Plan, int]:
         for stage in _STAGES:
             began = perf_counter()
             with nullcontext() if self._timeline is None else self._timeline.span(stage):
@@ -148,10 +157,7 @@ class _Compilation:
                     case "memory plan":
                         plan = await self._memory_plan(graph, memory_bytes)
             self._seconds[stage] = perf_counter() - began
-        if self._timeline is not None:
-            self._timeline.waits(self._queries.waits, self._queries.began)
-        waited = {stage: self._queries.seconds.get(stage, 0.0) for stage in _STAGES}
-        return Compiled(plan=plan, seconds=self._seconds, waited_s=waited, tasks=tasks)
+        return plan, tasks
 
     async def _passes(self, graph: Graph) -> Graph:
         """The graph as it was read, and then each pass; each of them infers everything anew."""

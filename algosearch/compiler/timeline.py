@@ -82,6 +82,11 @@ class Timeline(logging.Handler):
             for digest in tuple(self._flying):
                 self._moved(digest, "dropped", {}, perf_counter())
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing has happened."""
+        return not self._events
+
     def emit(self, record: logging.LogRecord) -> None:
         """A flight has moved, told in the engine's thread; or a device's thread has had a turn, told in any."""
         now = perf_counter()

@@ -139,6 +139,16 @@ def test_what_does_not_fit_is_one_line_and_a_refusal(tmp_path: Path) -> None:
     assert "give more memory or a smaller batch" in line
 
 
+def test_a_compile_without_an_end_leaves_its_trace_and_one_that_never_began_leaves_none(tmp_path: Path) -> None:
+    file = tmp_path / "trace.json"
+    args: list[str | Path] = ["--store", tmp_path / "store", "--trace", file]
+    assert invoke("compile", "nothing", *args).exit_code == 2
+    assert not file.exists()
+    assert invoke("compile", "vit_b16", *args, "--memory", "1000").exit_code == 2
+    events = msgspec.json.decode(file.read_bytes())["traceEvents"]
+    assert {"memory plan", "choice", "racing"} <= {event["name"] for event in events}
+
+
 def test_a_budget_that_fits_says_what_it_costs(tmp_path: Path) -> None:
     args: list[str | Path] = ["compile", "resnet50", "--batch", "8", "--store", tmp_path / "store", "--json"]
     free = the_object(invoke(*args).stdout)["plan"]
@@ -294,6 +304,8 @@ def test_ctrl_c_keeps_what_was_found(tmp_path: Path) -> None:
         "--channels-first",
         "--store",
         tmp_path / "store",
+        "--trace",
+        tmp_path / "trace.json",
     ]
     with started(*args, module="tests.cli.simulated_main") as process:
         assert process.stderr is not None
@@ -304,6 +316,8 @@ def test_ctrl_c_keeps_what_was_found(tmp_path: Path) -> None:
     assert process.returncode == 130, stderr
     assert "interrupted: what was found is kept" in stderr
     assert "Traceback" not in stderr
+    events = msgspec.json.decode((tmp_path / "trace.json").read_bytes())["traceEvents"]
+    assert {"passes", "reserve", "task graph"} == {event["name"] for event in events if event.get("cat") == "stage"}
 
 
 def test_who_interrupts_while_a_model_is_read_need_not_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
