@@ -35,7 +35,7 @@ from algosearch.compiler.plan import Plan
 from algosearch.compiler.queries import Queries
 from algosearch.compiler.strategies import Strategy
 from algosearch.compiler.timeline import Timeline
-from algosearch.errors import InvalidGraph, NoAlgorithm
+from algosearch.errors import InvalidGraph, InvalidSetting, NoAlgorithm
 from algosearch.ops import BatchNormOp, Op
 from algosearch.records import Choice
 
@@ -99,12 +99,15 @@ async def compile_graph(
         show: told of progress: the stage, how much of it is done, and how much there is.
 
     Raises:
+        InvalidSetting: `memory_bytes` is no number of bytes.
         InvalidGraph: a pass makes no valid graph of it.
         DoesNotFit: the arena does not fit into `memory_bytes`, whatever is chosen.
         NoAlgorithm, SearchFailed, DeviceUnavailable, SearcherClosed: as `Searcher.select`.
 
     Cancellation: nothing is left behind; what was asked and not answered yet is withdrawn, as it is after an error.
     """
+    if memory_bytes is not None and (type(memory_bytes) is not int or memory_bytes < 1):
+        raise InvalidSetting("memory_bytes", memory_bytes, "must be at least 1, and an integer")
     try:
         return await _Compilation(strategy, queries, pipeline, timeline, show).run(graph, memory_bytes)
     finally:

@@ -42,8 +42,9 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         for field in ("nodes", "devices_per_node"):
-            if getattr(self, field) < 1:
-                raise InvalidSetting(field, getattr(self, field), "must be at least 1")
+            count: object = getattr(self, field)
+            if type(count) is not int or count < 1:
+                raise InvalidSetting(field, count, "must be at least 1, and an integer")
 
         if self.count > MOST_DEVICES:
             raise InvalidSetting("nodes × devices_per_node", self.count, f"must be at most {MOST_DEVICES}")

@@ -20,7 +20,7 @@ from typing import Final, Literal, Protocol, get_args
 
 from algosearch.compiler.graph import GraphNode
 from algosearch.compiler.queries import Again, Queries, Stage
-from algosearch.errors import NoAlgorithm
+from algosearch.errors import InvalidSetting, NoAlgorithm
 from algosearch.ops import BatchNormOp, Op
 from algosearch.records import Choice, Listing, Policy
 from algosearch.search.request import Request
@@ -43,14 +43,21 @@ def strategy_of(name: StrategyName, searcher: Searcher, queries: Queries, probe:
 
     Args:
         probe: for those in `ASK_LIBRARY`.
+
+    Raises:
+        InvalidSetting: there is none of that name, or it needs a probe.
     """
     match name:
         case "naive" | "fixed":
+            if probe is None:
+                raise InvalidSetting("probe", probe, f"{name} asks the library itself, by a HandleProbe")
             return AskSynchronously(searcher, queries, in_passes=name == "naive", probe=probe)
         case "cached":
             return AskSynchronously(searcher, queries, in_passes=False, probe=None)
         case "async":
             return AskAsync(searcher, queries)
+        case _:
+            raise InvalidSetting("strategy", name, f"must be one of {', '.join(STRATEGIES)}")
 
 
 class Strategy(Protocol):

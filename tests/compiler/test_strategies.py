@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,8 @@ from algosearch.compiler.compile import Pipeline, compile_graph
 from algosearch.compiler.handles import HandleProbe
 from algosearch.compiler.passes import Placement
 from algosearch.compiler.queries import Again, Queries
-from algosearch.compiler.strategies import STRATEGIES, StrategyName, strategy_of
+from algosearch.compiler.strategies import ASK_LIBRARY, STRATEGIES, StrategyName, strategy_of
+from algosearch.errors import InvalidSetting
 from algosearch.ops import canonical
 from tests.compiler.compiling import a_block
 from tests.search.gated import GatedBackend
@@ -112,3 +114,27 @@ async def test_what_was_asked_until_a_compile_was_cancelled_counts() -> None:
         with pytest.raises(asyncio.CancelledError):
             await compiling
     assert queries.count > len(queries.statistics())
+
+
+@pytest.mark.parametrize("name", [*sorted(ASK_LIBRARY), "lazy", None])
+async def test_a_strategy_that_is_none_or_lacks_its_probe_is_refused(name: Any) -> None:
+    """Without one, `naive` would cache what it is there to show uncached."""
+    async with open_searcher(store="memory:", backends=[SimulatedBackend(Script())]) as searcher:
+        with pytest.raises(InvalidSetting, match=r"by a HandleProbe|must be one of naive, fixed, cached, async"):
+            strategy_of(name, searcher, Queries(), None)
+
+
+@pytest.mark.parametrize("memory_bytes", [0, -1, 1.5, True, "1", float("nan")])
+async def test_a_memory_that_is_no_number_of_bytes_is_refused(memory_bytes: Any) -> None:
+    queries = Queries()
+    async with open_searcher(store="memory:", backends=[SimulatedBackend(Script())]) as searcher:
+        strategy = strategy_of("async", searcher, queries, None)
+        with pytest.raises(InvalidSetting, match="memory_bytes"):
+            await compile_graph(a_block(), strategy, queries, pipeline=Pipeline(), memory_bytes=memory_bytes)
+    assert queries.count == 0
+
+
+@pytest.mark.parametrize("count", [0, -1, 1.5, True, "2", None])
+def test_devices_are_counted_in_integers(count: Any) -> None:
+    with pytest.raises(InvalidSetting, match="nodes"):
+        Placement(nodes=count)
