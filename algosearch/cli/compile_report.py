@@ -45,7 +45,7 @@ class CompileReport(msgspec.Struct, frozen=True, kw_only=True):
     stages: tuple[StageReport, ...]
     queries: int
     distinct: int
-    """Different problems among them."""
+    """Different keys among them; of `statistics`, which go by what was asked, several may be about one."""
     conv_query_s: float
     """Spent waiting for answers about convolutions."""
     batch_norm_query_s: float
@@ -100,7 +100,7 @@ def compile_report(
             for stage, seconds in compiled.seconds.items()
         ),
         queries=queries.count,
-        distinct=len(statistics),
+        distinct=queries.distinct,
         conv_query_s=queries.seconds_of("conv"),
         batch_norm_query_s=queries.seconds_of("batch_norm"),
         listings=engine.listings + handles,
@@ -151,8 +151,9 @@ def summary_of(report: CompileReport) -> list[RenderableType]:
 def _lines(report: CompileReport) -> list[str]:
     plan = report.plan
     each_us = sum(stage.waited_s for stage in report.stages) / report.queries * 1e6 if report.queries else 0.0
+    problems = f"{len(report.statistics)} problems, {report.distinct} keys"
     lines = [
-        f"{report.queries} queries about {report.distinct} problems, {each_us:.2f} µs each",
+        f"{report.queries} queries about {problems}, {each_us:.2f} µs each",
         f"waited for convolutions {duration(report.conv_query_s)}, batch norms {duration(report.batch_norm_query_s)}",
         f"{report.searched} searches, {report.trials} trials, {report.listings} probes, {report.handles} handles",
         f"from memory {report.memory_hits}, from the store {report.store_hits}; withdrawn {report.withdrawn}",

@@ -14,7 +14,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from algosearch.ops import ConvOp, Op
+from algosearch.ops import ConvOp, Op, searched_as
 
 __all__ = ("Queries", "QueryStatistics", "Stage", "Wait")
 
@@ -162,6 +162,11 @@ class Queries:
     def count(self) -> int:
         """All queries."""
         return sum(asked.queries for asked in self._asked.values())
+
+    @property
+    def distinct(self) -> int:
+        """How many different keys they were about: equal problems have one, and so have a fused batch norm's passes."""
+        return len({searched_as(op) for op in self._asked})
 
     @property
     def seconds(self) -> dict[Stage, float]:
