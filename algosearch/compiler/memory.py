@@ -87,11 +87,11 @@ async def fit(
     Cancellation: passed on from `choose`; nothing is left behind.
     """
 
-    async def under(limit_bytes: int | None) -> Fitting:
+    async def under(limit_bytes: int | None, *, within_bytes: int | None = memory_bytes) -> Fitting:
         choices = await choose(limit_bytes)
         return Fitting(
             choices=choices,
-            arena=await lay_out_in_turns(blocks_of(graph, choices)),
+            arena=await lay_out_in_turns(blocks_of(graph, choices), within_bytes=within_bytes),
             limit_bytes=limit_bytes,
             time_us=sum(_time_us(op, choices[op]) or 0.0 for op in graph.ops),
         )
@@ -110,10 +110,10 @@ async def fit(
         limit = sizes[middle]
         tried[limit] = await under(limit)
         low, high = (middle + 1, high) if tried[limit].arena.bytes <= memory_bytes else (low, middle - 1)
-    if not _any_fits(tried, memory_bytes) and _may_fit_above(tried[0], free, memory_bytes):
+    if not _any_fits(tried, memory_bytes) and _reserves_differ(free.choices):
         for limit in reversed(sizes):
             if limit not in tried:
-                tried[limit] = await under(limit)
+                tried[limit] = await under(limit, within_bytes=None)  # there may be hundreds
             if tried[limit].arena.bytes <= memory_bytes:
                 break
 
@@ -127,11 +127,10 @@ def _any_fits(tried: Mapping[int, Fitting], memory_bytes: int) -> bool:
     return any(each.arena.bytes <= memory_bytes for each in tried.values())
 
 
-def _may_fit_above(least: Fitting, free: Fitting, memory_bytes: int) -> bool:
-    """Whether a higher limit may need less than none at all: where less workspace is paid for with a larger reserve, or
-    where it was only the layout that failed."""
-    reserves = ({each.reserve_bytes for each in choice.candidates} for choice in free.choices.values())
-    return least.arena.lower_bound_bytes <= memory_bytes or any(len(sizes) > 1 for sizes in reserves)
+def _reserves_differ(choices: Choices) -> bool:
+    """Whether less workspace may be paid for with a larger reserve, so that a higher limit needs less."""
+    reserves = ({each.reserve_bytes for each in choice.candidates} for choice in choices.values())
+    return any(len(sizes) > 1 for sizes in reserves)
 
 
 def _filling(graph: Graph, fitting: Fitting) -> tuple[tuple[str, int], ...]:
