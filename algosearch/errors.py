@@ -309,7 +309,7 @@ class InvalidGraph(ModelError):
         super().__init__(graph, where, reason)
 
     def __str__(self) -> str:
-        return f"{self.graph}, at {self.where}: {self.reason}"
+        return f"{self.graph}, at {self.where or 'what has no name'}: {self.reason}"
 
 
 class DoesNotFit(AlgosearchError, ValueError):
@@ -326,7 +326,7 @@ class DoesNotFit(AlgosearchError, ValueError):
         (worst, _), *alive = self.filling
         held = ", ".join(f"{name} ({size} bytes)" for name, size in alive)
         return (
-            f"{self.graph} does not fit into {self.memory_bytes} bytes: with the least workspace it needs "
+            f"{self.graph} does not fit into {self.memory_bytes} bytes: whatever its workspaces are held to, it needs "
             f"{self.needed_bytes}, most at {worst}: {held}; give more memory or a smaller batch"
         )
 

@@ -47,7 +47,7 @@ from algosearch.records import InvalidAlgorithm, InvalidEnvironment
 
 # Each error that can be raised, with its whole text: what was asked, what is wrong, and what can be done about it.
 _FULL: Final = (
-    "g does not fit into 1 bytes: with the least workspace it needs 3, most at conv1: x (2 bytes); "
+    "g does not fit into 1 bytes: whatever its workspaces are held to, it needs 3, most at conv1: x (2 bytes); "
     "give more memory or a smaller batch"
 )
 _ALONE: Final = (

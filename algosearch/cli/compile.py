@@ -101,25 +101,27 @@ def _carry_out(job: _Job, *, plan: Path | None, trace: Path | None, json: bool, 
         raise InvalidSetting("--trace", str(trace), "is the file of --plan as well: give each its own")
     terminal = Terminal()
     timeline = None if trace is None else Timeline()
+    traced = True
     try:
         with terminal.logging(verbose=verbose), Stop() as stop, timeline or nullcontext():
             report = asyncio.run(job.run(terminal, stop, timeline))
     except (NoAlgorithm, NotCached) as error:
         terminal.say(f"error: {error}", style="red")
         return INCOMPLETE
+    finally:  # of a compile that does not come to its end as well: it may say why
+        if trace is not None and timeline is not None and not timeline.is_empty:
+            traced = _write(terminal, trace, timeline.encoded())
     if report is None:
         assert stop.signum is not None
         terminal.say("interrupted: what was found is kept, and not searched again")
         return BY_SIGNAL + stop.signum
     written = plan is None or _write(terminal, plan, report.plan.encoded())
-    if trace is not None and timeline is not None:
-        written = _write(terminal, trace, timeline.encoded()) and written
     if json:
         write_json(report)
     terminal.present(*summary_of(report), results=not json)
     for warning in report.warnings:
         terminal.warn(warning)
-    return DONE if written else NOT_WRITTEN
+    return DONE if written and traced else NOT_WRITTEN
 
 
 def _check_writable(option: str, path: Path) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from algosearch.cli.report import changed_nothing
+from algosearch.cli.report import changed_nothing, counted
 from algosearch.cli.units import duration, size
 from algosearch.compiler.plan import Plan
 from algosearch.compiler.queries import QueryStatistics, Wait
@@ -46,7 +45,7 @@ class CompileReport(msgspec.Struct, frozen=True, kw_only=True):
     stages: tuple[StageReport, ...]
     queries: int
     distinct: int
-    """Different problems among them."""
+    """Different keys among them; of `statistics`, which go by what was asked, several may be about one."""
     conv_query_s: float
     """Spent waiting for answers about convolutions."""
     batch_norm_query_s: float
@@ -101,7 +100,7 @@ def compile_report(
             for stage, seconds in compiled.seconds.items()
         ),
         queries=queries.count,
-        distinct=len(statistics),
+        distinct=queries.distinct,
         conv_query_s=queries.seconds_of("conv"),
         batch_norm_query_s=queries.seconds_of("batch_norm"),
         listings=engine.listings + handles,
@@ -111,7 +110,7 @@ def compile_report(
         memory_hits=searcher.hits + engine.memory_hits,
         store_hits=engine.store_hits,
         withdrawn=withdrawn,
-        skipped=dict(Counter(f"{each.kind}: {each.reason}" for each in model.skipped)),
+        skipped=counted(model.skipped),
         dimensions=model.dimensions,
         unused=model.ignored,
         waits=tuple(sorted(queries.waits, key=lambda wait: -wait.seconds)[:_LONGEST_WAITS]),
@@ -152,8 +151,9 @@ def summary_of(report: CompileReport) -> list[RenderableType]:
 def _lines(report: CompileReport) -> list[str]:
     plan = report.plan
     each_us = sum(stage.waited_s for stage in report.stages) / report.queries * 1e6 if report.queries else 0.0
+    problems = f"{len(report.statistics)} problems, {report.distinct} keys"
     lines = [
-        f"{report.queries} queries about {report.distinct} problems, {each_us:.2f} µs each",
+        f"{report.queries} queries about {problems}, {each_us:.2f} µs each",
         f"waited for convolutions {duration(report.conv_query_s)}, batch norms {duration(report.batch_norm_query_s)}",
         f"{report.searched} searches, {report.trials} trials, {report.listings} probes, {report.handles} handles",
         f"from memory {report.memory_hits}, from the store {report.store_hits}; withdrawn {report.withdrawn}",
@@ -162,9 +162,14 @@ def _lines(report: CompileReport) -> list[str]:
         f"inputs and parameters {size(plan.resident_bytes)} a device",
     ]
     if plan.workspace_limit_bytes is not None:
+        cost = "what that costs is not known, for nothing was timed" if plan.slower is None else _cost(plan.slower)
         lines.append(
             f"workspaces of at most {size(plan.workspace_limit_bytes)} bring the arena from "
-            f"{size(plan.unlimited_arena_bytes)} down and cost {plan.slower:.1%} of the tasks' time"
+            f"{size(plan.unlimited_arena_bytes)} down; {cost}"
         )
     lines += [f"skipped {count}: {reason}" for reason, count in report.skipped.items()]
     return lines
+
+
+def _cost(slower: float) -> str:
+    return f"that costs {slower:.1%} of the tasks' time"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -14,11 +14,26 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from algosearch.cli.asking import Answer
-    from algosearch.compiler import Model
+    from algosearch.compiler import Model, Skipped
     from algosearch.search.statistics import EngineStatistics
 
 _FAILURES_SHOWN: Final = 10
 _DIMENSIONS_SHOWN: Final = 12
+_EXAMPLES_SHOWN: Final = 3
+
+
+def counted(skipped: Iterable[Skipped]) -> dict[str, int]:
+    """How many nodes were skipped, by kind and reason; with the first tensors that the reason speaks of."""
+    alike: dict[str, list[Skipped]] = {}
+    for each in skipped:
+        alike.setdefault(f"{each.kind}: {each.reason}", []).append(each)
+    return {f"{reason}{_examples(nodes)}": len(nodes) for reason, nodes in alike.items()}
+
+
+def _examples(skipped: Iterable[Skipped]) -> str:
+    names = list(dict.fromkeys(each.about for each in skipped if each.about))
+    more = [f"{len(names) - _EXAMPLES_SHOWN} more"] if len(names) > _EXAMPLES_SHOWN else []
+    return f" ({', '.join([*map(repr, names[:_EXAMPLES_SHOWN]), *more])})" if names else ""
 
 
 class ModelRead(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,7 +152,7 @@ def report_of(
         ),
         operations=sum(model.operations for model in models),
         operations_with_gradients=sum(len(model.nodes) for model in models),
-        skipped=dict(Counter(f"{each.kind}: {each.reason}" for model in models for each in model.skipped)),
+        skipped=counted(each for model in models for each in model.skipped),
         distinct=len(answers),
         hits=sources["memory"] + sources["store"],
         searched=sources["search"],

@@ -68,9 +68,13 @@ class Arena(msgspec.Struct, frozen=True, kw_only=True):
     """That moment: a task."""
 
 
-def lay_out(blocks: Sequence[Block]) -> Arena:
-    """The smallest arena that was found. Blocks without bytes get no offset. Keys are unique."""
-    turns = _laying_out(blocks)
+def lay_out(blocks: Sequence[Block], *, within_bytes: int | None = None) -> Arena:
+    """The smallest arena that was found. Blocks without bytes get no offset. Keys are unique.
+
+    Args:
+        within_bytes: look longer for an arena of so many, where the bound allows it.
+    """
+    turns = _laying_out(blocks, within_bytes)
     while True:
         try:
             next(turns)
@@ -79,12 +83,12 @@ def lay_out(blocks: Sequence[Block]) -> Arena:
             return arena
 
 
-async def lay_out_in_turns(blocks: Sequence[Block]) -> Arena:
+async def lay_out_in_turns(blocks: Sequence[Block], *, within_bytes: int | None = None) -> Arena:
     """`lay_out`, which takes minutes for a hundred thousand blocks: a checkpoint every few milliseconds.
 
     Cancellation: nothing is left behind.
     """
-    turns = _laying_out(blocks)
+    turns = _laying_out(blocks, within_bytes)
     while True:
         try:
             next(turns)
@@ -94,7 +98,7 @@ async def lay_out_in_turns(blocks: Sequence[Block]) -> Arena:
         await asyncio.sleep(0)
 
 
-def _laying_out(blocks: Sequence[Block]) -> Generator[None, None, Arena]:
+def _laying_out(blocks: Sequence[Block], within_bytes: int | None) -> Generator[None, None, Arena]:
     """`lay_out`, interrupted after every few blocks."""
     blocks = [block for block in blocks if block.bytes]
     bound, worst = lower_bound_bytes(blocks)
@@ -107,12 +111,13 @@ def _laying_out(blocks: Sequence[Block]) -> Generator[None, None, Arena]:
         if best.bytes == bound:
             break
 
-    if best.bytes > _GOOD_ENOUGH * bound:
-        best = yield from _improved(tried, bound)
+    small_enough = _GOOD_ENOUGH * bound if within_bytes is None or within_bytes < bound else within_bytes
+    if best.bytes > small_enough:
+        best = yield from _improved(tried, small_enough)
     return Arena(offsets=best.offsets, bytes=best.bytes, lower_bound_bytes=bound, worst=worst)
 
 
-def _improved(layouts: Sequence[_Layout], bound: int) -> Generator[None, None, _Layout]:
+def _improved(layouts: Sequence[_Layout], small_enough: float) -> Generator[None, None, _Layout]:
     """The best that comes of placing what sticks out at the top before everything else, again and again."""
     layouts = sorted(layouts, key=lambda layout: layout.bytes)[:_IMPROVED]
     best = layouts[0]
@@ -122,7 +127,7 @@ def _improved(layouts: Sequence[_Layout], bound: int) -> Generator[None, None, _
             yield from layout.place()
 
         best = min((best, *layouts), key=lambda layout: layout.bytes)
-        if best.bytes <= _GOOD_ENOUGH * bound:
+        if best.bytes <= small_enough:
             break
 
     return best
@@ -142,7 +147,8 @@ def lower_bound_bytes(blocks: Sequence[Block]) -> tuple[int, int]:
 
 
 _GOOD_ENOUGH: Final = 1.05
-"""With so many times the bound nobody looks for a better one: that costs seconds in a large graph."""
+"""With so many times the bound nobody looks for a better one, unless it has to fit: that costs seconds in a large
+graph."""
 _IMPROVED: Final = 3
 _AT_ONCE: Final = 128
 """Blocks are placed between two turns of others."""

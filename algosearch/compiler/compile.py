@@ -35,7 +35,7 @@ from algosearch.compiler.plan import Plan
 from algosearch.compiler.queries import Queries
 from algosearch.compiler.strategies import Strategy
 from algosearch.compiler.timeline import Timeline
-from algosearch.errors import InvalidGraph, NoAlgorithm
+from algosearch.errors import InvalidGraph, InvalidSetting, NoAlgorithm
 from algosearch.ops import BatchNormOp, Op
 from algosearch.records import Choice
 
@@ -99,13 +99,19 @@ async def compile_graph(
         show: told of progress: the stage, how much of it is done, and how much there is.
 
     Raises:
+        InvalidSetting: `memory_bytes` is no number of bytes.
         InvalidGraph: a pass makes no valid graph of it.
         DoesNotFit: the arena does not fit into `memory_bytes`, whatever is chosen.
         NoAlgorithm, SearchFailed, DeviceUnavailable, SearcherClosed: as `Searcher.select`.
 
-    Cancellation: nothing is left behind but the strategy's requests, which its searcher ends.
+    Cancellation: nothing is left behind; what was asked and not answered yet is withdrawn, as it is after an error.
     """
-    return await _Compilation(strategy, queries, pipeline, timeline, show).run(graph, memory_bytes)
+    if memory_bytes is not None and (type(memory_bytes) is not int or memory_bytes < 1):
+        raise InvalidSetting("memory_bytes", memory_bytes, "must be at least 1, and an integer")
+    try:
+        return await _Compilation(strategy, queries, pipeline, timeline, show).run(graph, memory_bytes)
+    finally:
+        strategy.ended()
 
 
 _BREATH_S: Final = 0.05
@@ -132,6 +138,15 @@ class _Compilation:
         self._breathed = perf_counter()
 
     async def run(self, graph: Graph, memory_bytes: int | None) -> Compiled:
+        try:
+            plan, tasks = await self._stages(graph, memory_bytes)
+        finally:
+            if self._timeline is not None:
+                self._timeline.waits(self._queries.waits, self._queries.began)
+        waited = {stage: self._queries.seconds.get(stage, 0.0) for stage in _STAGES}
+        return Compiled(plan=plan, seconds=self._seconds, waited_s=waited, tasks=tasks)
+
+    async def _stages(self, graph: Graph, memory_bytes: int | None) -> tuple[Plan, int]:
         for stage in _STAGES:
             began = perf_counter()
             with nullcontext() if self._timeline is None else self._timeline.span(stage):
@@ -145,10 +160,7 @@ class _Compilation:
                     case "memory plan":
                         plan = await self._memory_plan(graph, memory_bytes)
             self._seconds[stage] = perf_counter() - began
-        if self._timeline is not None:
-            self._timeline.waits(self._queries.waits, self._queries.began)
-        waited = {stage: self._queries.seconds.get(stage, 0.0) for stage in _STAGES}
-        return Compiled(plan=plan, seconds=self._seconds, waited_s=waited, tasks=tasks)
+        return plan, tasks
 
     async def _passes(self, graph: Graph) -> Graph:
         """The graph as it was read, and then each pass; each of them infers everything anew."""

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from algosearch.compiler.graph import Graph, GraphBuilder, GraphNode
 from algosearch.compiler.inference import Conv, Norm, Other
+from algosearch.errors import InvalidGraph
 from algosearch.ops import Direction, ElementType
 
 __all__ = ("with_gradients",)
@@ -28,12 +29,16 @@ class _Saved(NamedTuple):
 
     inputs: bool
     output: bool
+    mask: bool = False
+    """What it writes second."""
 
 
 _SAVED: Final[Mapping[str, _Saved]] = {
     "relu": _Saved(inputs=False, output=True),
     "softmax": _Saved(inputs=False, output=True),
     "max_pool": _Saved(inputs=True, output=True),
+    # Without a mask it drops nothing.
+    "dropout": _Saved(inputs=False, output=False, mask=True),
     **dict.fromkeys(("add", "mean_pool", "flatten", "cast", "relayout"), _Saved(inputs=False, output=False)),
 }
 _BY_DEFAULT: Final = _Saved(inputs=True, output=False)
@@ -49,7 +54,8 @@ def with_gradients(graph: Graph, builder: GraphBuilder) -> Graph:
     parameter and its gradient. `loss` is the only output.
 
     Raises:
-        InvalidGraph: a node cannot be trained: an int8 convolution, or one that is a gradient of a filter already.
+        InvalidGraph: a node cannot be trained: an int8 convolution, or one that is a gradient of a filter already; or
+            there are no outputs.
     """
     return _Backward(graph, builder).run()
 
@@ -67,6 +73,8 @@ class _Backward:
         builder.reserve_names_of(graph)
 
     def run(self) -> Graph:
+        if not self._graph.outputs:
+            raise InvalidGraph(self._graph.name, "its end", "it has no outputs to be trained for")
         self._forward()
         (loss,) = self._builder.invent("loss", Other(function="loss", shapes=((),)), self._graph.outputs)
         for output in self._graph.outputs:
@@ -172,7 +180,8 @@ class _Backward:
                     self._parts.setdefault(each, []).append(arriving[0])
             return
         saved = _SAVED.get(other.function, _BY_DEFAULT)
-        reads = [*arriving, *(node.inputs if saved.inputs else ()), *(node.outputs[:1] if saved.output else ())]
+        kept = [*(node.inputs if saved.inputs else ()), *(node.outputs[:1] if saved.output else ())]
+        reads = [*arriving, *kept, *(node.outputs[1:2] if saved.mask else ())]
         attributes = Other(
             function=f"{other.function}_gradient",
             shapes=tuple(each.shape for each in wanted),

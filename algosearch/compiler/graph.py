@@ -12,14 +12,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from math import prod
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 import msgspec
 
 from algosearch.compiler.inference import Attributes, Written, infer
 from algosearch.errors import InvalidGraph, InvalidOp
 from algosearch.ops import Layout, Op, Shape
-from algosearch.ops.types import ELEMENT_BYTES
+from algosearch.ops.types import ELEMENT_BYTES, LARGEST
 
 __all__ = ("Graph", "GraphBuilder", "GraphNode", "Role", "Tensor", "TensorType")
 
@@ -114,6 +114,28 @@ class Graph(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return readers[0] if len(readers) == 1 and tensor not in self.outputs else None
 
 
+_ATTRIBUTES: Final = frozenset(get_args(Attributes))
+_ROLES: Final = frozenset(get_args(Role))
+_LAYOUTS: Final = frozenset(get_args(Layout))
+
+
+def _what_is_wrong(tensor: object) -> str | None:
+    """Why it is no tensor, in words; None if it is one."""
+    if not isinstance(tensor, Tensor):
+        return f"a Tensor is wanted, not {tensor!r}"
+    words: tuple[object, ...] = (tensor.name, tensor.element_type, tensor.layout, tensor.role)
+    if not all(isinstance(word, str) for word in words):
+        return f"its name, element type, layout and role are strings, not {words!r}"
+    if tensor.element_type not in BYTES_OF:
+        return f"no tensor has elements of type {tensor.element_type!r}"
+    if tensor.layout not in _LAYOUTS or tensor.role not in _ROLES:
+        return f"no tensor has layout {tensor.layout!r} and role {tensor.role!r}"
+    shape: object = tensor.shape
+    if not isinstance(shape, tuple) or not all(type(size) is int and 0 <= size <= LARGEST for size in shape):
+        return f"a shape is a tuple of integers from 0 to 2**63 - 1, not {shape!r}"
+    return None
+
+
 class GraphBuilder:
     """Makes a graph, node by node, in order. What each node reads must be there before it.
 
@@ -148,10 +170,11 @@ class GraphBuilder:
         """Add a tensor that no node computes: an input, a parameter, a state. Its name is returned.
 
         Raises:
-            InvalidGraph: the name is taken, or its element type is none.
+            InvalidGraph: it is no tensor, or its name is taken.
         """
-        if tensor.element_type not in BYTES_OF:
-            raise InvalidGraph(self._name, tensor.name, f"no tensor has elements of type {tensor.element_type!r}")
+        wrong = _what_is_wrong(tensor)
+        if wrong is not None:
+            raise InvalidGraph(self._name, str(getattr(tensor, "name", "")), wrong)
         if tensor.name in self._tensors:
             raise InvalidGraph(self._name, tensor.name, "two tensors have this name")
         self._tensors[tensor.name] = tensor
@@ -182,6 +205,9 @@ class GraphBuilder:
         """
         if name in self._nodes:
             raise InvalidGraph(self._name, name, "two nodes have this name")
+        if type(attributes) not in _ATTRIBUTES:
+            raise InvalidGraph(self._name, name, f"attributes are a Conv, a Norm or an Other, not {attributes!r}")
+        inputs, outputs = self._checked_names(name, inputs), self._checked_names(name, outputs)
         self.require(name, inputs)
         try:
             result = infer(attributes, [self._tensors[tensor] for tensor in inputs])
@@ -209,6 +235,20 @@ class GraphBuilder:
             self._inferred(node)
         return names
 
+    def _checked_names(self, where: str, names: object) -> tuple[str, ...]:
+        """Names of tensors. A single string would pass for as many names as it has letters.
+
+        Raises:
+            InvalidGraph: they are none.
+        """
+        if isinstance(names, str) or not isinstance(names, Iterable):
+            raise InvalidGraph(self._name, where, f"tensors are named by a sequence of strings, not {names!r}")
+        listed = tuple(names)
+        for each in listed:
+            if not isinstance(each, str):
+                raise InvalidGraph(self._name, where, f"the name of a tensor is a string, not {each!r}")
+        return listed
+
     def _default_names(self, node: str, outputs: Iterable[Written]) -> Iterator[str]:
         for each in outputs:
             yield self.free_name(f"{node}.{each.word}") if each.word else node
@@ -230,7 +270,7 @@ class GraphBuilder:
         Raises:
             InvalidGraph: an output is not there.
         """
-        wanted = tuple(dict.fromkeys(outputs))
+        wanted = tuple(dict.fromkeys(self._checked_names("its end", outputs)))
         for tensor in wanted:
             if tensor not in self._tensors:
                 raise InvalidGraph(self._name, tensor, "is to be an output, and nothing writes it")

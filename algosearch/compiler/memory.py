@@ -82,16 +82,16 @@ async def fit(
         memory_bytes: of the arena; None: as much as it takes.
 
     Raises:
-        DoesNotFit: not even with the least workspace; it names what fills the arena at the worst moment.
+        DoesNotFit: under no limit; it names what fills the arena at the worst moment of the smallest one.
 
     Cancellation: passed on from `choose`; nothing is left behind.
     """
 
-    async def under(limit_bytes: int | None) -> Fitting:
+    async def under(limit_bytes: int | None, *, within_bytes: int | None = memory_bytes) -> Fitting:
         choices = await choose(limit_bytes)
         return Fitting(
             choices=choices,
-            arena=await lay_out_in_turns(blocks_of(graph, choices)),
+            arena=await lay_out_in_turns(blocks_of(graph, choices), within_bytes=within_bytes),
             limit_bytes=limit_bytes,
             time_us=sum(_time_us(op, choices[op]) or 0.0 for op in graph.ops),
         )
@@ -100,24 +100,37 @@ async def fit(
     if memory_bytes is None or free.arena.bytes <= memory_bytes:
         return free, free
 
-    # The limits worth trying are the sizes that some candidate has; a bisection over them, for a lower limit needs
-    # (but for the chance of the layout) no larger arena.
+    # The limits worth trying are the sizes that some candidate has. A lower one needs, as a rule, no larger arena, so
+    # that a bisection finds the highest that will do.
     sizes = sorted({each.workspace_bytes for choice in free.choices.values() for each in choice.candidates} | {0})
-    fitting: Fitting | None = None
+    tried: dict[int, Fitting] = {}
     low, high = 0, len(sizes) - 1
     while low <= high:
         middle = (low + high) // 2
-        tried = await under(sizes[middle])
-        if tried.arena.bytes <= memory_bytes:
-            fitting, low = tried, middle + 1
-        else:
-            high = middle - 1
-    if fitting is None:
-        least = await under(0)
-        if least.arena.bytes > memory_bytes:
-            raise DoesNotFit(graph.name, memory_bytes, least.arena.bytes, _filling(graph, least))
-        fitting = least
-    return fitting, free
+        limit = sizes[middle]
+        tried[limit] = await under(limit)
+        low, high = (middle + 1, high) if tried[limit].arena.bytes <= memory_bytes else (low, middle - 1)
+    if not _any_fits(tried, memory_bytes) and _reserves_differ(free.choices):
+        for limit in reversed(sizes):
+            if limit not in tried:
+                tried[limit] = await under(limit, within_bytes=None)  # there may be hundreds
+            if tried[limit].arena.bytes <= memory_bytes:
+                break
+
+    if not _any_fits(tried, memory_bytes):
+        least = min(tried.values(), key=lambda fitting: fitting.arena.bytes)
+        raise DoesNotFit(graph.name, memory_bytes, least.arena.bytes, _filling(graph, least))
+    return tried[max(limit for limit, each in tried.items() if each.arena.bytes <= memory_bytes)], free
+
+
+def _any_fits(tried: Mapping[int, Fitting], memory_bytes: int) -> bool:
+    return any(each.arena.bytes <= memory_bytes for each in tried.values())
+
+
+def _reserves_differ(choices: Choices) -> bool:
+    """Whether less workspace may be paid for with a larger reserve, so that a higher limit needs less."""
+    reserves = ({each.reserve_bytes for each in choice.candidates} for choice in choices.values())
+    return any(len(sizes) > 1 for sizes in reserves)
 
 
 def _filling(graph: Graph, fitting: Fitting) -> tuple[tuple[str, int], ...]:
@@ -152,8 +165,14 @@ def planned(graph: Graph, devices: tuple[str, ...], fitting: Fitting, free: Fitt
         resident_bytes=sum(tensor.bytes for tensor in graph.tensors.values() if tensor.outlives_step),
         workspace_limit_bytes=fitting.limit_bytes,
         unlimited_arena_bytes=free.arena.bytes,
-        slower=round(fitting.time_us / free.time_us - 1.0, 6) if free.time_us else 0.0,
+        slower=_slower(fitting, free),
     )
+
+
+def _slower(fitting: Fitting, free: Fitting) -> float | None:
+    if fitting.limit_bytes is None:
+        return 0.0
+    return round(fitting.time_us / free.time_us - 1.0, 6) if free.time_us else None
 
 
 def _task(node: GraphNode, fitting: Fitting) -> PlannedTask:

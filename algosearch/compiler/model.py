@@ -36,7 +36,9 @@ class Skipped(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     """The graph's own word for it, such as `Conv`."""
     reason: str
-    """For people: what about it no op can describe."""
+    """For people: what about it no op can describe. Without names, so that equal ones can be counted together."""
+    about: str = ""
+    """The tensor that the reason speaks of, if it speaks of one."""
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True):

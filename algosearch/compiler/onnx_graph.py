@@ -23,7 +23,7 @@ from algosearch.compiler.model import AS_STATED, Model, ReadOptions, Skipped
 from algosearch.compiler.onnx_nodes import READ_KINDS, Contradiction, Site, Unresolved, Unusable, read_node
 from algosearch.compiler.onnx_reader import load_onnx
 from algosearch.compiler.onnx_shapes import STANDARD, Scope, nested, open_dimensions, runtime_inputs, subgraphs
-from algosearch.errors import UnknownDimension
+from algosearch.errors import InvalidGraph, UnknownDimension
 from algosearch.ops import BatchNormOp, ConvOp, Op, Shape
 
 __all__ = ("read_onnx_graph",)
@@ -47,7 +47,7 @@ def read_onnx_graph(path: Path, options: ReadOptions = AS_STATED) -> tuple[Graph
 
     Raises:
         UnknownDimension: an input's size is open; with the flags that set them.
-        InvalidGraph: a tensor is read that nothing writes, or a name stands for two.
+        InvalidGraph: a tensor is read that nothing writes, a name stands for two, or there are no outputs.
         UnreadableModel, InvalidSetting, OSError: as `read_onnx`.
     """
     stated = ReadOptions(batch=options.batch, dimensions=options.dimensions)
@@ -64,7 +64,8 @@ class _Reading:
         self._model = model
         self._scope = Scope(proto.graph)
         self._opset = next((each.version for each in proto.opset_import if each.domain in STANDARD), 1)
-        self._builder = GraphBuilder(Path(source).name)
+        self._graph_name = Path(source).name
+        self._builder = GraphBuilder(self._graph_name)
         self._initializers = {tensor.name for tensor in proto.graph.initializer}
         self._initializers.update(sparse.values.name for sparse in proto.graph.sparse_initializer)
         self._constant = set(self._initializers)
@@ -99,6 +100,8 @@ class _Reading:
             dimensions=self._model.dimensions,
             ignored=self._model.ignored,
         )
+        if not outputs:
+            raise InvalidGraph(self._graph_name, "its end", "it has no outputs, so that nothing of it is wanted")
         return self._builder.finish(outputs), model
 
     def _enter(self, name: str, role: str) -> None:
@@ -212,18 +215,26 @@ class _Reading:
         written = [each for each in node.output if each]
         shapes: list[Shape] = []
         types: list[str | None] = []
+        unknown = [each for each in written if self._shape_written(node, each) is None]
+        if unknown:
+            reason = "takes part without memory: the shape of what it writes is not known"
+            self._skipped.append(Skipped(name=name, kind=_kind(node), reason=reason, about=unknown[0]))
         for each in written:
             known = self._scope.tensor(each)
-            if known.shape is None or None in known.shape:
-                reason = f"takes part without memory: the shape of {each!r} is not known"
-                self._skipped.append(Skipped(name=name, kind=node.op_type, reason=reason))
-            shapes.append(() if known.shape is None or None in known.shape else cast("Shape", known.shape))
+            shapes.append(self._shape_written(node, each) or ())
             element_type = _TYPE_NAMES.get(known.element_type, _UNKNOWN)
             # What has the type of what it reads follows it through the passes; what has another keeps it.
             follows = bool(reads) and element_type in _FLOATS and self._builder[reads[0]].element_type == element_type
             types.append(None if follows else element_type)
         attributes = Other(function=_word(node), shapes=tuple(shapes), element_types=tuple(types))
         self._builder.add(name, attributes, reads, written)
+
+    def _shape_written(self, node: onnx.NodeProto, tensor: str) -> Shape | None:
+        """The shape of what a node writes, or None."""
+        shape = self._scope.tensor(tensor).shape
+        if (shape is None or None in shape) and _is_dropout(node):  # up to opset 9, inference leaves out the mask
+            shape = self._scope.tensor(node.input[0]).shape
+        return None if shape is None or None in shape else cast("Shape", shape)
 
 
 def _node_names(nodes: Sequence[onnx.NodeProto]) -> list[str]:
@@ -237,6 +248,10 @@ def _node_names(nodes: Sequence[onnx.NodeProto]) -> list[str]:
         taken.add(name)
         names.append(name)
     return names
+
+
+def _is_dropout(node: onnx.NodeProto) -> bool:
+    return node.domain in STANDARD and node.op_type == "Dropout"
 
 
 def _is_norm(node: onnx.NodeProto) -> bool:
@@ -256,6 +271,11 @@ def _nested_reads(node: onnx.NodeProto) -> Iterator[str]:
             yield from filter(None, inner.input)
 
 
+def _kind(node: onnx.NodeProto) -> str:
+    """What a report calls a node's kind."""
+    return str(node.op_type) if node.domain in STANDARD else f"{node.domain}.{node.op_type}"
+
+
 def _word(node: onnx.NodeProto) -> str:
     """What a node's function is called here: the names that the passes know, and for the rest ONNX's own."""
     known = {
@@ -264,7 +284,6 @@ def _word(node: onnx.NodeProto) -> str:
         "MaxPool": "max_pool",
         "GlobalAveragePool": "mean_pool",
         "Softmax": "softmax",
+        "Dropout": "dropout",
     }
-    if node.domain not in STANDARD:
-        return f"{node.domain}.{node.op_type}"
-    return known.get(node.op_type, str(node.op_type))
+    return known.get(_kind(node), _kind(node))

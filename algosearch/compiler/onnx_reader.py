@@ -208,8 +208,9 @@ class _Walk:
         try:
             op, remark = read_node(Site(node, scope, self._opset), self._options)
         except Unresolved as error:
-            reason = f"unresolved: the shape of {error.tensor!r} is not known"
-            self._open.append(_Open(Skipped(name=name, kind=kind, reason=reason), error.tensor))
+            reason = "unresolved: the shape of what it reads is not known"
+            skipped = Skipped(name=name, kind=kind, reason=reason, about=error.tensor)
+            self._open.append(_Open(skipped, error.tensor))
         except Unusable as error:
             self._skipped.append(Skipped(name=name, kind=kind, reason=str(error)))
         except Contradiction as error:

@@ -42,8 +42,9 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         for field in ("nodes", "devices_per_node"):
-            if getattr(self, field) < 1:
-                raise InvalidSetting(field, getattr(self, field), "must be at least 1")
+            count: object = getattr(self, field)
+            if type(count) is not int or count < 1:
+                raise InvalidSetting(field, count, "must be at least 1, and an integer")
 
         if self.count > MOST_DEVICES:
             raise InvalidSetting("nodes × devices_per_node", self.count, f"must be at most {MOST_DEVICES}")
@@ -126,19 +127,40 @@ def mixed_precision(graph: Graph, builder: GraphBuilder, *, half: ElementType = 
 
 
 def channels_last(graph: Graph, builder: GraphBuilder) -> Graph:
-    """Lay every tensor that a convolution touches out with its channels last. What enters the graph is laid out anew
-    by a node of its own; filters are parameters, ours to keep as we like."""
+    """Lay every tensor that a convolution or a batch norm touches out with its channels last. What enters the graph is
+    laid out anew by a node of its own, and so is what leaves it; filters are parameters, ours to keep as we like."""
     work = _Rewriting(graph, builder)
+    touched = _touched(graph)
     filters = {node.inputs[1] for node in graph.nodes if isinstance(node.attributes, Conv)}
     origins = {_origin(graph, name) for name in filters}
     work.enter_all(lambda tensor: replace(tensor, layout="channels_last") if tensor.name in origins else tensor)
     for tensor in graph.tensors.values():
-        if tensor.role == "input" and len(tensor.shape) > 2 and tensor.layout == "channels_first":
+        if tensor.role == "input" and tensor.name in touched and tensor.layout == "channels_first":
             attributes = Other(function="relayout", shapes=(tensor.shape,), layout="channels_last")
             (work.new[tensor.name],) = builder.invent(f"{tensor.name}.channels_last", attributes, [tensor.name])
     for node in graph.nodes:
         work.copy(node)
+    for output in graph.outputs:
+        tensor, layout = work.builder[work.new[output]], graph.tensors[output].layout
+        if tensor.layout != layout and not tensor.outlives_step:
+            attributes = Other(function="relayout", shapes=(tensor.shape,), layout=layout)
+            (work.new[output],) = builder.invent(f"{output}.{layout}", attributes, [tensor.name])
     return work.finish()
+
+
+def _touched(graph: Graph) -> set[str]:
+    """Every tensor whose layout a convolution or a batch norm decides: what it reads and writes, and what stands beside
+    that, with as many dimensions, in any other node."""
+    touched: set[str] = set()
+    found = -1
+    while found < len(touched):  # once forward and once backward, but for graphs that go to and fro
+        found = len(touched)
+        for node in (*graph.nodes, *reversed(graph.nodes)):
+            tensors = [graph.tensors[each] for each in (*node.inputs, *node.outputs)]
+            decides = not isinstance(node.attributes, Other)
+            ranks = {len(each.shape) for each in tensors if decides or each.name in touched}
+            touched.update(each.name for each in tensors if len(each.shape) > 2 and len(each.shape) in ranks)
+    return touched
 
 
 def _origin(graph: Graph, tensor: str) -> str:

@@ -58,8 +58,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What every task's workspace was held to, as far as it could do with so little; None if it needed no limit."""
     unlimited_arena_bytes: int
     """What the arena would have been without a limit."""
-    slower: float = 0.0
-    """What the limit costs: the sum of the tasks' times against that without one, less 1."""
+    slower: float | None = 0.0
+    """What the limit costs: the sum of the tasks' times against that without one, less 1. None: nothing was timed (mode
+    `heuristic`), and nobody knows."""
 
     def encoded(self) -> bytes:
         """As JSON, a field a line, for people and for `diff`. Equal plans give equal bytes."""

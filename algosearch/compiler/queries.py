@@ -6,6 +6,7 @@ time of the first and of the later ones, and so whether a cache worked.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from math import inf
 from time import perf_counter
@@ -13,7 +14,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from algosearch.ops import ConvOp, Op
+from algosearch.ops import ConvOp, Op, searched_as
 
 __all__ = ("Queries", "QueryStatistics", "Stage", "Wait")
 
@@ -28,6 +29,8 @@ AT_ONCE_US: Final = 5.0
 _RUNS: Final = 4
 _MANY: Final = 32
 """Of fewer there are fewer runs: to measure them would take longer than to ask."""
+_AT_ONCE: Final = 1 << 16
+"""Asked between two turns of others: some 20 ms, if the answers are in memory, where asking is no checkpoint."""
 
 
 class Wait(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,16 +101,23 @@ class Again:
         runs = _RUNS if times >= _MANY else min(2, times)
         for run in range(runs):
             wanted = times * (run + 1) // runs
-            began, before = perf_counter(), self.count
-            try:
-                while self.count < wanted:
-                    await ask()
-                    self.count += 1
-            finally:
-                seconds = perf_counter() - began
-                self.seconds += seconds
-                if self.count > before:
-                    self.least_s = min(self.least_s, seconds / (self.count - before))
+            while self.count < wanted:
+                at_once = min(wanted - self.count, _AT_ONCE)
+                await self._ask_at_once(ask, at_once)
+                if at_once == _AT_ONCE:
+                    await asyncio.sleep(0)
+
+    async def _ask_at_once(self, ask: Callable[[], Awaitable[object]], times: int) -> None:
+        began, before = perf_counter(), self.count
+        try:
+            for _ in range(times):
+                await ask()
+                self.count += 1
+        finally:
+            seconds = perf_counter() - began
+            self.seconds += seconds
+            if self.count > before:
+                self.least_s = min(self.least_s, seconds / (self.count - before))
 
 
 class Queries:
@@ -152,6 +162,11 @@ class Queries:
     def count(self) -> int:
         """All queries."""
         return sum(asked.queries for asked in self._asked.values())
+
+    @property
+    def distinct(self) -> int:
+        """How many different keys they were about: equal problems have one, and so have a fused batch norm's passes."""
+        return len({searched_as(op) for op in self._asked})
 
     @property
     def seconds(self) -> dict[Stage, float]:

@@ -20,7 +20,7 @@ from typing import Final, Literal, Protocol, get_args
 
 from algosearch.compiler.graph import GraphNode
 from algosearch.compiler.queries import Again, Queries, Stage
-from algosearch.errors import NoAlgorithm
+from algosearch.errors import InvalidSetting, NoAlgorithm
 from algosearch.ops import BatchNormOp, Op
 from algosearch.records import Choice, Listing, Policy
 from algosearch.search.request import Request
@@ -43,14 +43,21 @@ def strategy_of(name: StrategyName, searcher: Searcher, queries: Queries, probe:
 
     Args:
         probe: for those in `ASK_LIBRARY`.
+
+    Raises:
+        InvalidSetting: there is none of that name, or it needs a probe.
     """
     match name:
         case "naive" | "fixed":
+            if probe is None:
+                raise InvalidSetting("probe", probe, f"{name} asks the library itself, by a HandleProbe")
             return AskSynchronously(searcher, queries, in_passes=name == "naive", probe=probe)
         case "cached":
             return AskSynchronously(searcher, queries, in_passes=False, probe=None)
         case "async":
             return AskAsync(searcher, queries)
+        case _:
+            raise InvalidSetting("strategy", name, f"must be one of {', '.join(STRATEGIES)}")
 
 
 class Strategy(Protocol):
@@ -85,6 +92,36 @@ class Strategy(Protocol):
         """What to run."""
         ...
 
+    def ended(self) -> None:
+        """The compile is over, whatever it came to: what it has asked and not been told, nobody waits for any more."""
+        ...
+
+
+class _Answers:
+    """One answer to each question of a compile.
+
+    A searcher remembers final answers. A provisional one (of mode `heuristic`, say) it finds anew for whoever asks;
+    a compile would pay that for every device, and two of its stages might be told two different things.
+    """
+
+    def __init__(self, searcher: Searcher) -> None:
+        self._searcher = searcher
+        self._provisional: dict[tuple[Op, Policy], Choice] = {}
+
+    async def select(self, op: Op, policy: Policy) -> Choice:
+        """As `Searcher.select`."""
+        kept = self._provisional.get((op, policy)) if self._provisional else None
+        return self.keep(op, policy, await self._searcher.select(op, policy)) if kept is None else kept
+
+    def keep(self, op: Op, policy: Policy, choice: Choice) -> Choice:
+        """The answer that was found first, of this one and those before."""
+        return self._provisional.setdefault((op, policy), choice) if choice.provisional else choice
+
+    def asking(self, op: Op, policy: Policy, first: Choice) -> Callable[[], Awaitable[Choice]]:
+        """What asks the same once more, now that the answer is `first`."""
+        ask = self.select if first.provisional else self._searcher.select
+        return lambda: ask(op, policy)
+
 
 class AskSynchronously:
     """`naive`, `fixed` and `cached`: whoever asks waits, and nothing else goes on meanwhile.
@@ -95,7 +132,7 @@ class AskSynchronously:
     """
 
     def __init__(self, searcher: Searcher, queries: Queries, *, in_passes: bool, probe: Probe | None) -> None:
-        self._searcher = searcher
+        self._answers = _Answers(searcher)
         self._queries = queries
         self._in_passes = in_passes
         self._probe = probe
@@ -134,7 +171,10 @@ class AskSynchronously:
         if self._probe is not None and isinstance(op, BatchNormOp):
             listing = await self._probe(op)
             return policy.first(listing.candidates, problem=op.describe())
-        return await self._searcher.select(op, policy)
+        return await self._answers.select(op, policy)
+
+    def ended(self) -> None:
+        """Nothing: what was asked has been answered."""
 
 
 class AskAsync:
@@ -142,6 +182,7 @@ class AskAsync:
 
     def __init__(self, searcher: Searcher, queries: Queries) -> None:
         self._searcher = searcher
+        self._answers = _Answers(searcher)
         self._queries = queries
         self._requests: dict[Op, Request] = {}
         self.policy = searcher.policy
@@ -159,7 +200,7 @@ class AskAsync:
 
     async def reserve_bytes(self, op: BatchNormOp) -> int:
         began = perf_counter()
-        choice = await self._requests[op].choice()
+        choice = self._answers.keep(op, self.policy, await self._requests[op].choice())
         self._queries.note("reserve", "reserve", op, began, perf_counter())
         return choice.reserve_bytes
 
@@ -173,12 +214,22 @@ class AskAsync:
         return size
 
     async def choice(self, op: Op, policy: Policy, *, askers: int) -> Choice:
-        began = perf_counter()
-        choice = await self._searcher.select(op, policy)
+        began, request = perf_counter(), self._requests[op]
+        if policy == self.policy and request.answered:
+            choice = self._answers.keep(op, policy, await request.choice())
+        else:
+            choice = await self._answers.select(op, policy)
         ended, again = perf_counter(), Again()
-        await again.ask(lambda: self._searcher.select(op, policy), askers - 1)
-        self._queries.note("memory plan", "choice", op, began, ended, again)
+        try:
+            await again.ask(self._answers.asking(op, policy, choice), askers - 1)
+        finally:
+            self._queries.note("memory plan", "choice", op, began, ended, again)
         return choice
+
+    def ended(self) -> None:
+        requests, self._requests = self._requests, {}
+        for request in requests.values():
+            request.withdraw()
 
 
 async def _chosen_bytes(request: Request) -> int | None:

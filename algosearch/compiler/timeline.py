@@ -41,6 +41,42 @@ class _State(NamedTuple):
     facts: dict[str, str]
 
 
+class _Listening:
+    """The loggers that time lines are learned from: turned up when the first one begins to listen, and as they were
+    once the last one has ended, in whatever order they do."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._count = 0
+        self._before: dict[str, tuple[int, bool]] = {}
+        """Of each logger: its level, and whether it propagates."""
+
+    def begin(self, handler: logging.Handler) -> None:
+        with self._lock:
+            for name in _LOGGERS:
+                logger = logging.getLogger(name)
+                if not self._count:
+                    self._before[name] = logger.level, logger.propagate
+                    # Others must not be flooded with what only time lines asked for.
+                    logger.propagate = logger.isEnabledFor(logging.DEBUG) and logger.propagate
+                    logger.setLevel(logging.DEBUG)
+                logger.addHandler(handler)
+            self._count += 1
+
+    def end(self, handler: logging.Handler) -> None:
+        with self._lock:
+            self._count -= 1
+            for name, (level, propagated) in self._before.items():
+                logger = logging.getLogger(name)
+                logger.removeHandler(handler)
+                if not self._count:
+                    logger.setLevel(level)
+                    logger.propagate = propagated
+
+
+_listening: Final = _Listening()
+
+
 class Timeline(logging.Handler):
     """Collects while it is entered; `encoded` afterwards."""
 
@@ -55,32 +91,23 @@ class Timeline(logging.Handler):
         self._threads: dict[tuple[str, Side], int] = {}
         """The rows of the devices' threads."""
         self._guard = threading.Lock()
-        self._before: dict[str, tuple[int, bool]] = {}
-        """Of each logger: its level, and whether it propagates."""
 
     def __enter__(self) -> Self:
-        for name in _LOGGERS:
-            logger = logging.getLogger(name)
-            self._before[name] = logger.level, logger.propagate
-            # Others must not be flooded with what only this handler asked for.
-            logger.propagate = logger.isEnabledFor(logging.DEBUG) and logger.propagate
-            logger.setLevel(logging.DEBUG)
-            logger.addHandler(self)
-
+        _listening.begin(self)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        for name, (level, propagated) in self._before.items():
-            logger = logging.getLogger(name)
-            logger.removeHandler(self)
-            logger.setLevel(level)
-            logger.propagate = propagated
-
+        _listening.end(self)
         with self._guard:  # what still flies is drawn as far as it was seen
             for digest in tuple(self._flying):
                 self._moved(digest, "dropped", {}, perf_counter())
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing has happened."""
+        return not self._events
 
     def emit(self, record: logging.LogRecord) -> None:
         """A flight has moved, told in the engine's thread; or a device's thread has had a turn, told in any."""

@@ -16,7 +16,9 @@ import msgspec
 from algosearch.compiler.graph import Graph
 from algosearch.compiler.layers import Layers
 from algosearch.compiler.model import AS_STATED, Model, Node, ReadOptions, Skipped
+from algosearch.errors import InvalidOp
 from algosearch.ops import Shape
+from algosearch.ops.types import LARGEST
 
 __all__ = ("WORKLOADS", "Workload", "build_graph", "build_workload")
 
@@ -45,6 +47,8 @@ def build_graph(name: str, options: ReadOptions = AS_STATED) -> tuple[Graph, tup
     workload = WORKLOADS[name]
     layers = Layers(name, data_type=options.data_type or "float32", layout=options.layout or "channels_first")
     batch = 1 if options.batch is None else options.batch
+    if not 1 <= batch <= LARGEST:
+        raise InvalidOp("op.input_shape", batch, "must be from 1 to 2**63 - 1")
     entering = layers.enter("input", (batch, *workload.input_shape))
     return layers.finish(workload.build(layers, entering)), tuple(layers.skipped)
 

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from algosearch.backends import discover
-from algosearch.backends.simulated import Fault, Generated, ProblemScript, Script, SimulatedBackend
+from algosearch.backends.simulated import CandidateScript, Fault, Generated, ProblemScript, Script, SimulatedBackend
 from algosearch.compiler.read import read_graph
 from algosearch.compiler.strategies import STRATEGIES
 from algosearch.ops import canonical
@@ -35,6 +35,8 @@ def test_the_object_has_the_plan_and_where_the_time_went(tmp_path: Path) -> None
         "2",
         "--devices-per-node",
         "8",
+        "--single",
+        "--channels-first",  # so that no pass replaces an op, whose search might have begun by then
         "--store",
         store,
         "--plan",
@@ -67,6 +69,15 @@ def test_every_strategy_says_what_it_asked(strategy: str, tmp_path: Path) -> Non
     assert result.exit_code == 0, result.stderr
     assert f"vit_b16, {strategy}, 4 devices" in result.stdout
     assert f"queries about {4 if strategy == 'naive' else 2} problems" in result.stdout  # naive asks in passes too
+
+
+def test_the_passes_of_a_fused_batch_norm_are_one_key_and_two_problems(tmp_path: Path) -> None:
+    args = ["compile", "r3d18", "--strategy", "cached", "--store", str(tmp_path / "store")]
+    report = the_object(invoke(*args, "--json").stdout)
+    problems = len(report["statistics"])
+    assert report["distinct"] == report["searched"] == report["listings"] < problems
+    assert sum(line["queries"] for line in report["statistics"]) == report["queries"]
+    assert f"{report['queries']} queries about {problems} problems, {report['distinct']} keys, " in invoke(*args).stdout
 
 
 def test_a_trace_has_passes_waits_flights_and_workers(tmp_path: Path) -> None:
@@ -122,8 +133,10 @@ def test_a_trace_has_a_row_for_each_thread_of_each_device(
 
 def test_a_warm_compile_draws_its_flights_too(tmp_path: Path) -> None:
     file = tmp_path / "trace.json"
+    # No pass replaces an op here: the search for one that is not in the store might have begun by then.
+    args = ["--single", "--channels-first", "--store", str(tmp_path / "store"), "--trace", str(file)]
     for _ in range(2):
-        assert invoke("compile", "vit_b16", "--store", tmp_path / "store", "--trace", file).exit_code == 0
+        assert invoke("compile", "vit_b16", *args).exit_code == 0
     events = msgspec.json.decode(file.read_bytes())["traceEvents"]
     flights = [event for event in events if event.get("cat") == "flight"]
     assert {event["name"] for event in flights} == {"reading"}
@@ -139,12 +152,43 @@ def test_what_does_not_fit_is_one_line_and_a_refusal(tmp_path: Path) -> None:
     assert "give more memory or a smaller batch" in line
 
 
+def test_a_compile_without_an_end_leaves_its_trace_and_one_that_never_began_leaves_none(tmp_path: Path) -> None:
+    file = tmp_path / "trace.json"
+    args: list[str | Path] = ["--store", tmp_path / "store", "--trace", file]
+    assert invoke("compile", "nothing", *args).exit_code == 2
+    assert not file.exists()
+    assert invoke("compile", "vit_b16", *args, "--memory", "1000").exit_code == 2
+    events = msgspec.json.decode(file.read_bytes())["traceEvents"]
+    assert {"memory plan", "choice", "racing"} <= {event["name"] for event in events}
+
+
 def test_a_budget_that_fits_says_what_it_costs(tmp_path: Path) -> None:
     args: list[str | Path] = ["compile", "resnet50", "--batch", "8", "--store", tmp_path / "store", "--json"]
     free = the_object(invoke(*args).stdout)["plan"]
     held = the_object(invoke(*args, "--memory", str(free["arena_bytes"] - 1)).stdout)["plan"]
     assert held["arena_bytes"] < free["arena_bytes"] == held["unlimited_arena_bytes"]
     assert held["workspace_limit_bytes"] is not None
+    assert held["slower"] >= 0
+    said = invoke(*args[:-1], "--memory", str(free["arena_bytes"] - 1)).stdout
+    assert f"; that costs {held['slower']:.1%} of the tasks' time" in said
+
+
+def test_what_a_budget_costs_is_not_known_where_nothing_is_timed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph, _ = read_graph("vit_b16")
+    (op,) = {canonical(op) for op in graph.ops}
+    candidates = (
+        CandidateScript(algorithm="simulated/t:large", time_us=1.0, workspace_bytes=1 << 30),
+        CandidateScript(algorithm="simulated/t:small", time_us=2.0),
+    )
+    script = Script(problems=(ProblemScript(op=op, candidates=candidates),))
+    monkeypatch.setattr(discover, "default_backends", lambda: (SimulatedBackend(script),))
+    monkeypatch.setenv("ALGOSEARCH_MODE", "heuristic")
+    args = ["--inference", "--single", "--channels-first", "--store", str(tmp_path / "store"), "--json"]
+    held = invoke("compile", "vit_b16", *args, "--memory", str(1 << 29))
+    assert the_object(held.stdout)["plan"]["slower"] is None
+    assert "; what that costs is not known, for nothing was timed" in held.stderr
 
 
 @pytest.mark.parametrize(
@@ -202,9 +246,7 @@ def test_a_file_that_cannot_be_written_is_said_before_anything_is_asked(option: 
 def test_the_check_of_a_file_leaves_what_is_there(tmp_path: Path) -> None:
     there, new = tmp_path / "there", tmp_path / "new"
     there.write_text("kept")
-    result = invoke(
-        "compile", "vit_b16", "--memory", "1000", "--plan", there, "--trace", new, "--store", tmp_path / "s"
-    )
+    result = invoke("compile", "vit_b17", "--plan", there, "--trace", new, "--store", tmp_path / "store")
     assert result.exit_code == 2
     assert there.read_text() == "kept"
     assert not new.exists()
@@ -242,7 +284,17 @@ def test_a_dimension_that_changes_nothing_is_a_warning(tmp_path: Path) -> None:
 def test_what_each_device_asks_again_is_answered_from_memory(tmp_path: Path) -> None:
     hits = []
     for devices in ("1", "9"):
-        args = ["compile", "vit_b16", "--devices-per-node", devices, "--store", str(tmp_path / devices), "--json"]
+        kept = ["--single", "--channels-first"]  # no pass replaces an op, whose search might have begun by then
+        args = [
+            "compile",
+            "vit_b16",
+            *kept,
+            "--devices-per-node",
+            devices,
+            "--store",
+            str(tmp_path / devices),
+            "--json",
+        ]
         first = invoke(*args)
         report = the_object(first.stdout)
         assert report["listings"] == report["searched"] == 2
@@ -273,6 +325,8 @@ def test_ctrl_c_keeps_what_was_found(tmp_path: Path) -> None:
         "--channels-first",
         "--store",
         tmp_path / "store",
+        "--trace",
+        tmp_path / "trace.json",
     ]
     with started(*args, module="tests.cli.simulated_main") as process:
         assert process.stderr is not None
@@ -283,6 +337,8 @@ def test_ctrl_c_keeps_what_was_found(tmp_path: Path) -> None:
     assert process.returncode == 130, stderr
     assert "interrupted: what was found is kept" in stderr
     assert "Traceback" not in stderr
+    events = msgspec.json.decode((tmp_path / "trace.json").read_bytes())["traceEvents"]
+    assert {"passes", "reserve", "task graph"} == {event["name"] for event in events if event.get("cat") == "stage"}
 
 
 def test_who_interrupts_while_a_model_is_read_need_not_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -303,7 +359,16 @@ def test_who_interrupts_while_a_model_is_read_need_not_wait(tmp_path: Path, monk
 
 
 def test_the_cpu_compiles_a_small_network_in_a_process_of_its_own(tmp_path: Path) -> None:
-    done = run("compile", "vit_b16", "--device", "cpu", "--single", "--store", tmp_path / "store", "--json")
+    args: list[str | Path] = [
+        "--device",
+        "cpu",
+        "--single",
+        "--channels-first",
+        "--store",
+        tmp_path / "store",
+        "--json",
+    ]
+    done = run("compile", "vit_b16", *args)
     assert done.returncode == 0, done.stderr
     report = the_object(done.stdout)
     assert report["searched"] == 2

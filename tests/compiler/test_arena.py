@@ -132,3 +132,21 @@ async def test_in_turns_it_is_the_same_and_others_have_theirs() -> None:
     other.cancel()
     await asyncio.wait([laying_out, other])
     assert laying_out.cancelled()
+
+
+def test_an_arena_that_has_to_fit_is_looked_for_longer() -> None:
+    graph, _ = read_graph("vit_b16")
+    for _, make in Pipeline(training=False).passes:
+        graph = make(graph, GraphBuilder(graph.name))
+    blocks = blocks_of(graph, {op: Choice(algorithm="a/b:c", workspace_bytes=0) for op in graph.ops})
+    loose = lay_out(blocks)
+    bound = loose.lower_bound_bytes
+    assert bound < loose.bytes
+    tight = lay_out(blocks, within_bytes=bound)
+    assert tight.bytes == bound
+    placed = [
+        (tight.offsets[block.key], block.padded_bytes, block.first, block.last) for block in blocks if block.bytes
+    ]
+    assert not overlapping(placed)
+    assert lay_out(blocks, within_bytes=loose.bytes) == loose
+    assert lay_out(blocks, within_bytes=bound - 1) == loose  # no arena can be so small, and it is not looked for

@@ -12,6 +12,7 @@ from algosearch.compiler.graph import Graph, GraphBuilder, Tensor
 from algosearch.compiler.inference import Conv, Other
 from algosearch.compiler.layers import Layers
 from algosearch.compiler.workloads import build_graph
+from algosearch.errors import InvalidGraph
 
 
 def trained(graph: Graph) -> Graph:
@@ -105,3 +106,24 @@ def test_the_gradients_of_all_outputs_reach_what_a_node_read(read: tuple[int, ..
     (weight,) = [node for node in step.nodes if node.name == "c.filter_gradient"]
     assert weight.inputs == ("x", "split.backward")
     assert [node.inputs[0] for node in step.nodes if node.kind == "update"] == ["w"]
+
+
+@pytest.mark.parametrize("masked", [True, False])
+def test_the_backward_of_a_dropout_reads_its_mask_and_nothing_else(masked: bool) -> None:
+    builder = GraphBuilder("dropout")
+    builder.enter(Tensor(name="x", shape=(2, 6), element_type="float32", role="input"))
+    builder.enter(Tensor(name="w", shape=(6, 6), element_type="float32", role="parameter"))
+    builder.add("product", Other(function="matmul", shapes=((2, 6),)), ["x", "w"])
+    types = (None, "bool") if masked else (None,)
+    written = ["y", "mask"][: len(types)]
+    builder.add(
+        "drop", Other(function="dropout", shapes=((2, 6),) * len(types), element_types=types), ["product"], written
+    )
+    step = trained(builder.finish(["y"]))
+    (backward,) = [node for node in step.nodes if node.name == "drop.backward"]
+    assert backward.inputs == ("y.loss_gradient", *(["mask"] if masked else []))
+
+
+def test_what_has_no_outputs_cannot_be_trained() -> None:
+    with pytest.raises(InvalidGraph, match="no outputs"):
+        trained(GraphBuilder("nothing").finish(()))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from algosearch.compiler.graph import BYTES_OF, Graph, GraphBuilder, GraphNode, Role, Tensor
@@ -162,3 +164,50 @@ def test_a_graph_knows_who_writes_and_who_reads() -> None:
 def test_every_element_type_has_a_size() -> None:
     assert BYTES_OF["bool"] == BYTES_OF["uint8"] == BYTES_OF["int8"] == 1
     assert BYTES_OF["int64"] == BYTES_OF["float64"] == 8
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        ({"shape": (-1, 2)}, "a tuple of integers from 0 to 2**63 - 1, not (-1, 2)"),
+        ({"shape": (1.5,)}, "not (1.5,)"),
+        ({"shape": (True,)}, "not (True,)"),
+        ({"shape": [1]}, "not [1]"),
+        ({"shape": (1 << 63,)}, "a tuple of integers from 0 to 2**63 - 1"),
+        ({"name": None}, "its name, element type, layout and role are strings"),
+        ({"element_type": []}, "its name, element type, layout and role are strings"),
+        ({"element_type": "complex64"}, "elements of type 'complex64'"),
+        ({"layout": "diagonal"}, "no tensor has layout 'diagonal' and role 'input'"),
+        ({"role": "king"}, "no tensor has layout 'channels_first' and role 'king'"),
+    ],
+)
+def test_what_is_no_tensor_is_refused(wrong: dict[str, Any], reason: str) -> None:
+    fields: dict[str, Any] = {"name": "x", "shape": (1, 2), "element_type": "float32", "role": "input"}
+    with pytest.raises(InvalidGraph) as caught:
+        GraphBuilder("g").enter(Tensor(**fields | wrong))
+    assert reason in str(caught.value)
+
+
+def test_a_node_writes_no_tensor_that_is_none() -> None:
+    builder = builder_with(x=((2, 4), "input"))
+    with pytest.raises(InvalidGraph, match=r"not \(-5,\)"):
+        builder.add("f", Other(function="f", shapes=((-5,),)), ["x"])
+
+
+@pytest.mark.parametrize("names", ["x", None, 3, [["x"]], [b"x"]])
+def test_tensors_are_named_by_strings_in_a_sequence(names: Any) -> None:
+    builder = builder_with(x=((2, 4), "input"))
+    attributes = Other(function="f", shapes=((1,),))
+    for ask in (
+        lambda: builder.add("f", attributes, names),
+        lambda: builder.add("f", attributes, ["x"], names),
+        lambda: builder.finish(names),
+    ):
+        with pytest.raises(InvalidGraph, match="string"):
+            ask()
+
+
+def test_attributes_are_of_the_three_kinds() -> None:
+    attributes: Any = "relu"
+    with pytest.raises(InvalidGraph, match="a Conv, a Norm or an Other, not 'relu'"):
+        builder_with(x=((2, 4), "input")).add("f", attributes, ["x"])

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 from onnx import TensorProto
 
+from algosearch.cli.report import counted
 from algosearch.compiler.compile import Pipeline
 from algosearch.compiler.graph import Graph, GraphBuilder
 from algosearch.compiler.model import Model
@@ -188,3 +190,36 @@ def test_what_is_inside_a_body_is_reported(tmp_path: Path) -> None:
     }
     assert {"if/then_branch/one", "if/then_branch/two"} <= {each.name for each in found.skipped}
     assert len(found.skipped) == 6
+
+
+@pytest.mark.parametrize("opset", [7, 12])
+def test_the_mask_of_a_dropout_has_the_shape_of_its_data(opset: int, tmp_path: Path) -> None:
+    drop = node("Dropout", ["x"], ["y", "mask"], name="drop")
+    graph, found = read(tmp_path, model([drop], [IMAGE], opset=opset))
+    assert found.skipped == ()
+    assert graph.tensors["mask"].shape == (1, 3, 8, 8)
+    assert graph.producers["mask"].kind == "dropout"
+
+
+def test_nodes_without_a_known_shape_are_counted_by_kind(tmp_path: Path) -> None:
+    names = ["x", *(f"t{place}" for place in range(6)), "y"]
+    chain = [
+        node("Odd" if place % 3 else "Strange", [before], [after], domain="ours")
+        for place, (before, after) in enumerate(pairwise(names))
+    ]
+    _, found = read(tmp_path, model(chain, [IMAGE], domains=["ours"]))
+    unknown = "takes part without memory: the shape of what it writes is not known"
+    assert counted(found.skipped) == {
+        f"ours.Strange: {unknown} ('t0', 't3', 'y')": 3,
+        f"ours.Odd: {unknown} ('t1', 't2', 't4', 1 more)": 4,
+    }
+
+
+def test_a_model_without_outputs_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidGraph, match="no outputs"):
+        read(tmp_path, model([node("Relu", ["x"])], [IMAGE], outputs=[]))
+
+
+def test_an_output_without_a_name_is_refused_in_words(tmp_path: Path) -> None:
+    with pytest.raises(InvalidGraph, match="at what has no name: is to be an output"):
+        read(tmp_path, model([node("Relu", ["x"])], [IMAGE], outputs=[value("", None)]))

@@ -90,7 +90,23 @@ def test_channels_last_lays_out_everything_a_convolution_touches(before: tuple[P
             assert {node.op.input_layout, node.op.filter_layout, node.op.output_layout} == {"channels_last"}
         if isinstance(node.op, BatchNormOp):
             assert node.op.layout == "channels_last"
-    assert [node.inputs for node in graph.nodes if node.kind == "relayout"] == [("input",)]
+    assert [node.inputs[0] for node in graph.nodes if node.kind == "relayout"] == [
+        "input",
+        *run(block(), *before).outputs,
+    ]
+    assert [graph.tensors[each].layout for each in graph.outputs] == ["channels_first"]
+
+
+def test_channels_last_leaves_alone_what_no_convolution_touches() -> None:
+    net = Layers("two", data_type="float32", layout="channels_first")
+    tokens = net.linear("linear", net.enter("tokens", (2, 5, 6)), 6)
+    image, beside = net.enter("image", (2, 8, 6, 6)), net.enter("beside", (2, 8, 6, 6))
+    summed = net.add("sum", net.conv("conv", image, 8, 3), beside)
+    both = net.other("both", "join", [net.other("pool", "mean_pool", [summed], (2, 8)), tokens], (2, 5, 14))
+    graph = run(net.finish(both), channels_last)
+    assert [node.inputs for node in graph.nodes if node.kind == "relayout"] == [("image",), ("beside",)]
+    assert {graph.tensors[name].layout for name in ("tokens", "linear", "both")} == {"channels_first"}
+    assert {graph.tensors[name].layout for name in ("conv", "sum")} == {"channels_last"}
 
 
 def test_dead_code_goes_with_its_parameters_and_effects_stay() -> None:

@@ -163,9 +163,10 @@ def test_the_layout_is_that_of_every_tensor() -> None:
     assert {op.layout for op in norms(model)} == {"channels_last"}
 
 
-def test_a_batch_of_nothing_is_no_op() -> None:
+@pytest.mark.parametrize("batch", [0, -1, 1 << 63])
+def test_a_batch_of_nothing_is_no_op(batch: int) -> None:
     with pytest.raises(InvalidOp, match="input_shape"):
-        build_workload("resnet50", ReadOptions(batch=0))
+        build_workload("resnet50", ReadOptions(batch=batch))
 
 
 def test_an_unknown_name_is_a_key_error() -> None:
