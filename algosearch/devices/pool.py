@@ -16,6 +16,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from algosearch.backends import Backend, Device
+from algosearch.devices.host import OnListed
 from algosearch.devices.quiet import Quiet
 from algosearch.devices.worker import Found, Told, Worker, WorkerRules, nobody_asked
 from algosearch.errors import AlgosearchError, DeviceUnavailable
@@ -76,18 +77,28 @@ class Turn:
     async def search(
         self,
         op: Op,
-        listing: Listing,
+        listing: Listing | None,
         *,
+        width: int | None = None,
         policies: Sequence[Policy],
         mode: SearchMode,
         failed: Mapping[str, Failure] | None = None,
         on_trying: Told = nobody_asked,
         on_launch: Told = nobody_asked,
+        on_listed: OnListed = nobody_asked,
     ) -> Found:
-        """As `Worker.search`."""
+        """As `Worker.search`. At another device it is listed again, and `on_listed` told again."""
         return await self._carry_out(
             lambda worker: worker.search(
-                op, listing, policies=policies, mode=mode, failed=failed, on_trying=on_trying, on_launch=on_launch
+                op,
+                listing,
+                width=width,
+                policies=policies,
+                mode=mode,
+                failed=failed,
+                on_trying=on_trying,
+                on_launch=on_launch,
+                on_listed=on_listed,
             )
         )
 

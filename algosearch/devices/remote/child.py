@@ -99,7 +99,12 @@ class Child:
                 self._at_work().enumerate(number, op, width, partial(self._listed, number))
             case Search(number, job):
                 try:
-                    trip = self._at_work().search(number, job, partial(self._ended, number))
+                    trip = self._at_work().search(
+                        number,
+                        job,
+                        partial(self._ended, number),
+                        lambda listing: self._send(Listed(number, listing)),
+                    )
                 except Exception as error:
                     self._broke(number, error)
                 else:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Final, TypeVar
 
 from algosearch.backends import Device, Recipe
-from algosearch.devices.host import END_S, OnStep, Pending, spoilt, tell
+from algosearch.devices.host import END_S, OnListed, OnStep, Pending, spoilt, tell
 from algosearch.devices.job import Found, Job, Limits, Step
 from algosearch.devices.remote.process import ChildProcess, Exit, close_after_fork
 from algosearch.devices.remote.protocol import (
@@ -146,9 +146,9 @@ class ChildHost(asyncio.Protocol):
         listing: Listing = await future
         return listing
 
-    async def search(self, job: Job, on_step: OnStep) -> Found:
+    async def search(self, job: Job, on_step: OnStep, on_listed: OnListed) -> Found:
         """As `Host` says."""
-        number, future = self._pending.add(on_step)
+        number, future = self._pending.add(on_step, on_listed)
         try:
             self._send(Search(number, job))
             found: Found = await future
@@ -227,8 +227,10 @@ class ChildHost(asyncio.Protocol):
             case Rests(side, done):
                 self._watch.rests(side)
                 tell(self._device, done)
-            case Listed(number, result) | Ended(number, result):
-                self._pending.settle(number, result, None)
+            case Listed(number, listing):
+                self._pending.listed(number, listing)
+            case Ended(number, found):
+                self._pending.settle(number, found, None)
             case Resting(number):
                 self._pending.settle(number, None, None)
             case Opened(environment):
