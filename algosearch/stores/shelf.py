@@ -73,6 +73,10 @@ class Shelf:
         """Let go. Harmless if it is not open."""
         self._access.close()
 
+    def together(self, call: Callable[[], None]) -> bool:
+        """Do what `call` does with this shelf in one transaction. False if nothing of it was done."""
+        return self._access.together(call)
+
     # -- what a store does -------------------------------------------------------------------------------------------
 
     def get_many(self, keys: Sequence[Key]) -> list[Record | Miss]:
