@@ -228,7 +228,7 @@ class Tower:
             await self._ask_for_candidates(flight)
         refusals = 0
         while flight.wanted() is not None:
-            with self.claims.on(flight.key.digest, alone=flight.stuck or not flight.storable) as hold:
+            with self.claims.on(flight.key, alone=flight.stuck or not flight.storable) as hold:
                 if await self._search_in_turn(flight, hold) or flight.ended:
                     return
             refusals += 1
@@ -262,7 +262,7 @@ class Tower:
                 await self._give_up(flight, turn, hold)
                 return True
             if hold.in_force:
-                await self._look_again(flight)
+                await self._look_again(flight, hold)
             wanted = flight.wanted()
             if wanted is None:
                 return True
@@ -302,9 +302,12 @@ class Tower:
                 on_listed=listed,
             )
 
-    async def _look_again(self, flight: Flight) -> None:
+    async def _look_again(self, flight: Flight, hold: Hold) -> None:
         """What was committed between the last look and the claim is found now. While it is held nobody else begins."""
-        (answer,) = await self._tiers.read([flight.key])
+        if hold.found is None:
+            (answer,) = await self._tiers.read([flight.key])
+        else:
+            answer = self._tiers.remember(hold.found) if isinstance(hold.found, Record) else hold.found
         if isinstance(answer, Record):
             flight.learned(answer, "store")
 

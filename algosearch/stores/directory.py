@@ -130,11 +130,13 @@ class DirectoryStore:
             lambda shelf: shelf.commit(record, after), otherwise, kind="write", digests=[record.key.digest]
         )
 
-    async def claim(self, digest: str, owner: str, *, expiry_s: float, trying: str = "") -> Claim:
+    async def claim(
+        self, digest: str, owner: str, *, expiry_s: float, trying: str = "", reading: Key | None = None
+    ) -> Claim:
         """As `Store.claim`."""
         granted = Claim(digest=digest, owner=owner, trying=trying)
         return await self._do(
-            lambda shelf: shelf.claim(digest, owner, expiry_s, trying), granted, kind="claim", digests=[digest]
+            lambda shelf: shelf.claim(digest, owner, expiry_s, trying, reading), granted, kind="claim", digests=[digest]
         )
 
     async def renew(self, claim: Claim, *, expiry_s: float) -> bool:

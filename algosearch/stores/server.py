@@ -22,6 +22,8 @@ from importlib.util import find_spec
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec.structs import replace
+
 from algosearch.errors import StoreUnusable, UndecodableRecord
 from algosearch.forks import renew_in_children
 from algosearch.records import Key, Record
@@ -210,13 +212,21 @@ class ServerStore:
             self._writable = self._writable and hindrance.kind in ("unreachable", "refused")
         return Committed(record, won=True, kept=False)
 
-    async def claim(self, digest: str, owner: str, *, expiry_s: float, trying: str = "") -> Claim:
+    async def claim(
+        self, digest: str, owner: str, *, expiry_s: float, trying: str = "", reading: Key | None = None
+    ) -> Claim:
         """As `Store.claim`, by the server's clock."""
         facts = (as_bytes(digest), as_bytes(owner), repr(expiry_s), as_bytes(trying), self._now())
+        names = [self._names.claims, *([] if reading is None else [self._names.record(digest)])]
         with suppress(Hindrance):
-            lease = rules.decode_lease(await self._script(scripts.CLAIM, [self._names.claims], *facts))
+            reply = await self._script(scripts.CLAIM, names, *facts)
+            raw, value = reply if isinstance(reply, list) and len(reply) == 2 else (None, None)
+            lease = rules.decode_lease(raw)
             if lease is not None:
-                return lease.claim(digest)
+                claim = lease.claim(digest)
+                if reading is None or claim.owner != owner:
+                    return claim
+                return replace(claim, found=self._decoded(value, digest, reading))
         return Claim(digest=digest, owner=owner, trying=trying)
 
     async def renew(self, claim: Claim, *, expiry_s: float) -> bool:

@@ -168,9 +168,15 @@ class SharedStore:
         self._give(kept.record)
         return kept
 
-    async def claim(self, digest: str, owner: str, *, expiry_s: float, trying: str = "") -> Claim:
+    async def claim(
+        self, digest: str, owner: str, *, expiry_s: float, trying: str = "", reading: Key | None = None
+    ) -> Claim:
         """As `Store.claim`, at the server."""
-        return await self.server.claim(digest, owner, expiry_s=expiry_s, trying=trying)
+        claim = await self.server.claim(digest, owner, expiry_s=expiry_s, trying=trying, reading=reading)
+        if isinstance(claim.found, Record):
+            await self._keep_near(claim.found)
+            self._give(claim.found)
+        return claim
 
     async def renew(self, claim: Claim, *, expiry_s: float) -> bool:
         """As `Store.renew`, at the server."""
