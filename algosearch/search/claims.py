@@ -187,6 +187,14 @@ class Claims:
         """Bring what is heard of it to this queue, for as long as something is in it."""
         self._feed.listen(queue)
 
+    def drained(self) -> None:
+        """Nothing is in the queue any more that was listened for."""
+        self._feed.drained()
+
+    def rivals(self) -> bool:
+        """Whether others search the same keys, or may do so."""
+        return self._tiers.shared or self._feed.waits
+
     def give_back(self, hold: Hold) -> None:
         """As the end of a hold's block: soon, in the background."""
         if self._held.get(hold.digest) is hold:

@@ -122,10 +122,11 @@ class SharedStore:
         left = await self._settled(keys, answers)
         if left:
             fetched = await self.server.get_many([keys[place] for place in left])
+            # At the same time: then the directory does it in one trip.
+            await asyncio.gather(*(self._keep_near(answer) for answer in fetched if isinstance(answer, Record)))
             for place, answer in zip(left, fetched, strict=True):
                 if isinstance(answer, Record):
                     answers[place] = answer
-                    await self._keep_near(answer)
                 elif not isinstance(answers[place], Record):
                     answers[place] = answer
         for answer in answers:
