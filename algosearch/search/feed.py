@@ -34,7 +34,7 @@ that processes that began together do not ask together."""
 BUSY_S: Final = 0.2
 """The same while something queues here: who has work of its own is in no hurry to hear of others'."""
 GATHER_S: Final = 0.1
-"""The same where hosts share the store and many keys are waited for: what is committed meanwhile is read in one trip."""
+"""The same where hosts share the store and many keys are waited for: what is written meanwhile is read in one trip."""
 MANY: Final = 50
 """So many. Of fewer it is heard the sooner the fewer they are, for in the end everybody here waits for the last one: to
 gather news all the same would make a search that is shared by two the longer by a fifth."""

@@ -125,9 +125,7 @@ class SharedStore:
             # At the same time: then the directory does it in one trip.
             await asyncio.gather(*(self._keep_near(answer) for answer in fetched if isinstance(answer, Record)))
             for place, answer in zip(left, fetched, strict=True):
-                if isinstance(answer, Record):
-                    answers[place] = answer
-                elif not isinstance(answers[place], Record):
+                if isinstance(answer, Record) or not isinstance(answers[place], Record):
                     answers[place] = answer
         for answer in answers:
             if isinstance(answer, Record):

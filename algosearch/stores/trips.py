@@ -111,7 +111,8 @@ def in_order(asks: Sequence[Ask]) -> Iterator[list[Ask]]:
             # A claim waits for nothing that is read, and what is read for no claim: neither changes the other.
         else:
             rest.append(ask)
-            written |= ask.digests
+            if ask.kind != "read":
+                written |= ask.digests
     yield from _chunks(claims)
     if reads:
         yield reads
