@@ -34,12 +34,12 @@ that processes that began together do not ask together."""
 BUSY_S: Final = 0.2
 """The same while something queues here: who has work of its own is in no hurry to hear of others'."""
 GATHER_S: Final = 0.1
-"""The same where hosts share the store and many keys are waited for: what is written meanwhile is read in one trip."""
-MANY: Final = 50
-"""So many. Of fewer it is heard the sooner the fewer they are, for in the end everybody here waits for the last one: to
-gather news all the same would make a search that is shared by two the longer by a fifth."""
+"""The same where hosts share the store and many of them are waited for: what is written meanwhile is read in one trip."""
+CROWD: Final = 8
+"""So many. The fewer they are, the sooner they are heard, for in the end everybody here waits for the last one: to gather
+news all the same would make a search that is shared by two the longer by a fifth."""
 SOON_S: Final = 0.005
-"""The shortest, for the last one: its news is waited for without asking."""
+"""The shortest, for the last ones: their news is waited for without asking."""
 LOOKS: Final = 4
 """So many times in the length of a claim everything is looked at, changed or not: a lapse is no change."""
 LOOK_S: Final = 2.0
@@ -165,7 +165,8 @@ class Feed:
             with anyio.move_on_after(BUSY_S * random.uniform(0.5, 1.5)):
                 await self._drained.wait()
         else:
-            gather_s = max(SOON_S, GATHER_S * min(1.0, len(self._waits) / MANY))
+            waited_for = len({wait.holder.owner for wait in self._waits.values()})
+            gather_s = max(SOON_S, GATHER_S * min(1.0, waited_for / CROWD))
             await anyio.sleep((gather_s if self._tiers.shared else POLL_S) * random.uniform(0.5, 1.5))
 
     async def _changed(self, store: Store) -> bool | frozenset[str]:
