@@ -34,7 +34,7 @@ that processes that began together do not ask together."""
 BUSY_S: Final = 0.2
 """The same while something queues here: who has work of its own is in no hurry to hear of others'."""
 GATHER_S: Final = 0.1
-"""The same where hosts share the store and many of them are waited for: what is written meanwhile is read in one trip."""
+"""The same where hosts share the store and many of them are waited for: what is written meanwhile is one trip."""
 CROWD: Final = 8
 """So many. The fewer they are, the sooner they are heard, for in the end everybody here waits for the last one: to gather
 news all the same would make a search that is shared by two the longer by a fifth."""
