@@ -36,8 +36,8 @@ BUSY_S: Final = 0.2
 GATHER_S: Final = 0.1
 """The same where hosts share the store and many of them are waited for: what is written meanwhile is one trip."""
 CROWD: Final = 8
-"""So many. The fewer they are, the sooner they are heard, for in the end everybody here waits for the last one: to gather
-news all the same would make a search that is shared by two the longer by a fifth."""
+"""So many. The fewer they are, the sooner they are heard, for in the end everybody here waits for the last one: to
+gather news all the same would make a search that is shared by two the longer by a fifth."""
 SOON_S: Final = 0.005
 """The shortest, for the last ones: their news is waited for without asking."""
 LOOKS: Final = 4
