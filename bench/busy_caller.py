@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import statistics
 import tempfile
 from collections import defaultdict
@@ -63,7 +64,11 @@ def stage(name: str, case: str, batch: int) -> tuple[Backend, list[Op]]:
         return CudnnBackend(), list(training_convs("resnet50", case, batch))
     if name == "cpu":
         return CpuBackend(), list(dict.fromkeys(node.op for node in read_model("resnet50", ReadOptions()).nodes))
-    script = Script(generated=Generated(prepare_us=500.0, build_us=100.0, time_us=130.0, candidates=4))
+    # A machine of its own: simulated devices of one name on one machine exclude each other, whoever runs them.
+    script = Script(
+        machine=f"busy caller {os.getpid()}",
+        generated=Generated(prepare_us=500.0, build_us=100.0, time_us=130.0, candidates=4),
+    )
     ops: list[Op] = [ConvOp(input_shape=(1 + n, 16, 14, 14), filter_shape=(16, 16, 3, 3)) for n in range(KEYS[name])]
     return SimulatedBackend(script, pace="real"), ops
 

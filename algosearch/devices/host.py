@@ -12,7 +12,7 @@ import itertools
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from algosearch.backends import Backend, Device
 from algosearch.devices.job import Found, Job, Limits, Step, Worked
@@ -29,6 +29,7 @@ END_S: Final = 1.0
 
 T = TypeVar("T")
 OnStep = Callable[[Step], None]
+OnListed = Callable[[Listing], None]
 
 
 class HostLost(Exception):
@@ -83,10 +84,11 @@ class Host(Protocol):
         """
         ...
 
-    async def search(self, job: Job, on_step: OnStep) -> Found:
+    async def search(self, job: Job, on_step: OnStep, on_listed: OnListed) -> Found:
         """Race a key.
 
         Args:
+            on_listed: told the candidates on the loop, at once, if the job does not name them.
             on_step: told of each step that is for it, before it is made: in the thread that makes it, which waits until
                 it returns; from a child process on the loop, and nobody waits.
 
@@ -124,12 +126,12 @@ class Pending:
         self.loop = asyncio.get_running_loop()
         self.lost: tuple[str, tuple[Blame, ...]] | None = None
         self._numbers = itertools.count(1)
-        self._calls: dict[int, tuple[asyncio.Future[Any], OnStep | None]] = {}
+        self._calls: dict[int, _Call] = {}
 
     def __len__(self) -> int:
         return len(self._calls)
 
-    def add(self, on_step: OnStep | None = None) -> tuple[int, asyncio.Future[Any]]:
+    def add(self, on_step: OnStep | None = None, on_listed: OnListed | None = None) -> tuple[int, asyncio.Future[Any]]:
         """One more call: its number and its future.
 
         Raises:
@@ -138,7 +140,7 @@ class Pending:
         if self.lost is not None:
             raise HostLost(self.lost[0], None, alone=False)
         number, future = next(self._numbers), self.loop.create_future()
-        self._calls[number] = future, on_step
+        self._calls[number] = _Call(future, on_step, on_listed)
         return number, future
 
     def forget(self, number: int) -> None:
@@ -147,15 +149,24 @@ class Pending:
 
     def note(self, step: Step) -> None:
         """A step begins: whoever waits for it is told."""
-        _, on_step = self._calls.get(step.job, (None, None))
-        if on_step is not None:
-            on_step(step)
+        call = self._calls.get(step.job)
+        if call is not None and call.on_step is not None:
+            call.on_step(step)
+
+    def listed(self, number: int, listing: Listing) -> None:
+        """Candidates are known: those that were asked for, or on the way of a search."""
+        call = self._calls.get(number)
+        if call is None or call.on_listed is None:
+            self.settle(number, listing, None)
+        else:
+            call.on_listed(listing)
 
     def settle(self, number: int, result: object, error: BaseException | None) -> None:
         """A call has ended."""
-        future, _ = self._calls.pop(number, (None, None))
-        if future is None or future.done():
+        call = self._calls.pop(number, None)
+        if call is None or call.future.done():
             return
+        future = call.future
         if error is None:
             future.set_result(result)
         elif isinstance(error, StopIteration):  # no future can carry it
@@ -173,6 +184,14 @@ class Pending:
         parts = {blame.job: blame for blame in blamed}
         for number in tuple(self._calls):
             self.settle(number, None, HostLost(reason, parts.get(number), alone=len(blamed) == 1))
+
+
+class _Call(NamedTuple):
+    """One that waits."""
+
+    future: asyncio.Future[Any]
+    on_step: OnStep | None
+    on_listed: OnListed | None
 
 
 class ThreadHost:
@@ -230,12 +249,17 @@ class ThreadHost:
         listing: Listing = await future
         return listing
 
-    async def search(self, job: Job, on_step: OnStep) -> Found:
+    async def search(self, job: Job, on_step: OnStep, on_listed: OnListed) -> Found:
         """As `Host` says."""
-        number, future = self._pending.add(on_step)
+        number, future = self._pending.add(on_step, on_listed)
         trip: Trip | None = None
         try:
-            trip = self._threads.search(number, job, partial(self._settle, number))
+            trip = self._threads.search(
+                number,
+                job,
+                partial(self._settle, number),
+                lambda listing: self._post(partial(self._pending.listed, number, listing)),
+            )
             found: Found = await future
             return found
         finally:

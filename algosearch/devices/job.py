@@ -23,11 +23,15 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     op: Op
     """Canonical."""
-    listing: Listing
+    listing: Listing | None
+    """None: it is listed first, and told. A key is one message then: the parent's loop, which may wait 5 ms for each of
+    its turns, does not stand between listing and building."""
     policies: tuple[Policy, ...]
     mode: SearchMode
     failed: dict[str, Failure] = {}
     """Candidates, by algorithm, that are known to fail: they are not tried."""
+    width: int | None = None
+    """How many candidates are listed then, as `Session.enumerate`."""
     careful: bool = False
     """Whether every run is made and announced by itself: some candidate has brought down a device, and it is not known
     which."""

@@ -16,8 +16,9 @@ import anyio
 from anyio.abc import TaskGroup
 
 from algosearch.backends import Backend, Device
+from algosearch.devices.host import OnListed
 from algosearch.devices.quiet import Quiet
-from algosearch.devices.worker import Found, Told, Worker, WorkerRules, nobody_asked
+from algosearch.devices.worker import IN_HAND, Found, Told, Worker, WorkerRules, nobody_asked
 from algosearch.errors import AlgosearchError, DeviceUnavailable
 from algosearch.ops import Op
 from algosearch.records import Environment, Failure, Listing, Policy, SearchMode
@@ -76,18 +77,28 @@ class Turn:
     async def search(
         self,
         op: Op,
-        listing: Listing,
+        listing: Listing | None,
         *,
+        width: int | None = None,
         policies: Sequence[Policy],
         mode: SearchMode,
         failed: Mapping[str, Failure] | None = None,
         on_trying: Told = nobody_asked,
         on_launch: Told = nobody_asked,
+        on_listed: OnListed = nobody_asked,
     ) -> Found:
-        """As `Worker.search`."""
+        """As `Worker.search`. At another device it is listed again, and `on_listed` told again."""
         return await self._carry_out(
             lambda worker: worker.search(
-                op, listing, policies=policies, mode=mode, failed=failed, on_trying=on_trying, on_launch=on_launch
+                op,
+                listing,
+                width=width,
+                policies=policies,
+                mode=mode,
+                failed=failed,
+                on_trying=on_trying,
+                on_launch=on_launch,
+                on_listed=on_listed,
             )
         )
 
@@ -109,6 +120,7 @@ class Pool:
     Args:
         isolation: where the devices' sessions live; left out, what the backend says.
         quiet: that of the engine.
+        rivals: whether others may take what queues here.
     """
 
     def __init__(
@@ -120,12 +132,14 @@ class Pool:
         isolation: Isolation | None = None,
         quiet: Quiet | None = None,
         rules: WorkerRules | None = None,
+        rivals: Callable[[], bool] = lambda: False,
     ) -> None:
         self.devices = tuple(devices)
         self._backend = backend
         self._tasks = tasks
         self._isolation = isolation
         self._rules = rules
+        self._rivals = rivals
         self._quiet = Quiet() if quiet is None else quiet
         self._unopened = list(devices)
         self._workers: dict[Worker, int] = {}
@@ -301,6 +315,14 @@ class Pool:
                     raise
                 self._retire(worker)
 
+    def _in_hand(self, worker: Worker) -> int:
+        """How many keys it may hold now. Where others could take what queues, less and less as the queue runs short: in
+        the end nobody shall have a pile while another has nothing. Each takes half of its share, again and again."""
+        takers = len(self._workers) * (2 if self._rivals() else 1)
+        if takers == 1:
+            return worker.in_hand
+        return min(worker.in_hand, max(IN_HAND, len(self._queue) // (2 * takers)))
+
     def _load(self, worker: Worker) -> float:
         """How much of what it may hold at once a worker holds."""
         return self._workers[worker] / worker.in_hand
@@ -318,7 +340,7 @@ class Pool:
         """Give whoever is next a free place; see to it that there will be more, or tell them that there are none."""
         while self._queue and self._workers and not self._closed:
             worker = min(self._workers, key=self._load)
-            if self._workers[worker] >= worker.in_hand:
+            if self._workers[worker] >= self._in_hand(worker):
                 break
             self._sort()
             turn = self._queue.pop(0)

@@ -116,9 +116,10 @@ class DeviceThreads:
 
         self._do(self.prepare, call, then)
 
-    def search(self, number: int, job: Job, then: Then[Found]) -> Trip:
-        """Race the candidates of a canonical op. `Trip.stop` ends it early."""
-        trip = Trip(self, number, job, then)
+    def search(self, number: int, job: Job, then: Then[Found], listed: Callable[[Listing], None]) -> Trip:
+        """Race the candidates of a canonical op. `Trip.stop` ends it early; `listed` is told the candidates, in the
+        prepare thread, if the job does not name them, and what it raises ends the search."""
+        trip = Trip(self, number, job, then, listed=listed)
         trip.begin()
         return trip
 

@@ -20,7 +20,7 @@ from algosearch.devices.job import FOR_EVER_S, Deed, Found, Job, Side, Step, Wor
 from algosearch.ops import Op
 from algosearch.pinned import as_exception
 from algosearch.race import Build, Check, Finished, Instruction, Launch, Race, Time, Widen
-from algosearch.records import Built, Burst, Failure
+from algosearch.records import Built, Burst, Failure, Listing
 
 if TYPE_CHECKING:
     from algosearch.devices.threads import DeviceThreads
@@ -90,13 +90,20 @@ class Trip:
     """One search. Only one of the two threads touches it at a time."""
 
     def __init__(
-        self, threads: DeviceThreads, number: int, job: Job, then: Callable[[Found | None, BaseException | None], None]
+        self,
+        threads: DeviceThreads,
+        number: int,
+        job: Job,
+        then: Callable[[Found | None, BaseException | None], None],
+        *,
+        listed: Callable[[Listing], None],
     ) -> None:
         self._threads = threads
         self._number = number
         self._job = job
-        self._race = Race(job.listing, policies=job.policies, mode=job.mode, failed=job.failed)
+        self._racing = None if job.listing is None else self._race_of(job.listing)
         self._then = then
+        self._listed = listed
         self._stopped = threading.Event()
         self._plans: dict[int, int] = {}
         """Plan numbers by rank."""
@@ -115,7 +122,8 @@ class Trip:
 
     def begin(self) -> None:
         """Set out."""
-        self._hand_over("prepare")
+        # What is in hand before what is yet to be listed: the sooner the lane has something to do.
+        self._hand_over("prepare", urgent=self._racing is not None)
 
     def stop(self) -> None:
         """Nobody wants it any more; from any thread."""
@@ -123,11 +131,10 @@ class Trip:
 
     # -- from thread to thread ---------------------------------------------------------------------------------------
 
-    def _hand_over(self, side: Side) -> None:
-        # What is in hand before what is yet to be listed: the sooner the lane has something to do.
+    def _hand_over(self, side: Side, *, urgent: bool = True) -> None:
         threads = self._threads
         thread = threads.prepare if side == "prepare" else threads.lane
-        if not thread.post(lambda: self._take_turn(side), urgent=side == "prepare"):
+        if not thread.post(lambda: self._take_turn(side), urgent=urgent and side == "prepare"):
             self._end(None, SearchStopped())
 
     def _take_turn(self, side: Side) -> None:
@@ -191,16 +198,32 @@ class Trip:
 
     def _prepare(self) -> Instruction:
         """Carry out what is for the prepare thread, until the lane's turn or the end."""
+        if self._racing is None:
+            self._check_wanted()
+            listing = self._list(self._job.width)
+            self._listed(listing)
+            self._racing = self._race_of(listing)
         while True:
             instruction = self._next()
             if isinstance(instruction, Build):
                 self._race.tell(tuple(self._build(rank) for rank in instruction.ranks))
             elif isinstance(instruction, Widen):
-                with self._doing("prepare", "list", self._threads.limits.list_s):
-                    listing = self._threads.session.enumerate(self._job.op, instruction.width)
-                self._race.tell(listing)
+                self._race.tell(self._list(instruction.width))
             else:
                 return instruction
+
+    def _list(self, width: int | None) -> Listing:
+        with self._doing("prepare", "list", self._threads.limits.list_s):
+            return self._threads.session.enumerate(self._job.op, width)
+
+    def _race_of(self, listing: Listing) -> Race:
+        return Race(listing, policies=self._job.policies, mode=self._job.mode, failed=self._job.failed)
+
+    @property
+    def _race(self) -> Race:
+        """Once the candidates are known."""
+        assert self._racing is not None, "raced before it was listed"
+        return self._racing
 
     def _build(self, rank: int) -> Built | Failure:
         self._check_wanted()

@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING, Final
 
 import anyio
 import msgspec
+from msgspec.structs import replace
 
 from algosearch.backends import Backend, Device
 from algosearch.devices.admission import Admission
-from algosearch.devices.host import Host, HostLost, ThreadHost
+from algosearch.devices.host import Host, HostLost, OnListed, ThreadHost
 from algosearch.devices.job import Found, Job, Limits, Step
 from algosearch.devices.quiet import Quiet
 from algosearch.devices.trip import SearchStopped, Yardstick
@@ -57,7 +58,7 @@ _MOST_UNEXPLAINED: Final = 2
 """Times that a search may bring the device down with no candidate to blame."""
 
 
-def nobody_asked(what: str) -> None:
+def nobody_asked(what: object) -> None:
     """Told of what nobody wants to know."""
 
 
@@ -163,17 +164,21 @@ class Worker:
     async def search(
         self,
         op: Op,
-        listing: Listing,
+        listing: Listing | None,
         *,
+        width: int | None = None,
         policies: Sequence[Policy],
         mode: SearchMode,
         failed: Mapping[str, Failure] | None = None,
         on_trying: Told = nobody_asked,
         on_launch: Told = nobody_asked,
+        on_listed: OnListed = nobody_asked,
     ) -> Found:
         """Race the candidates of a canonical op.
 
         Args:
+            listing: the candidates; if they are not known yet (None), they are listed first, `width` of them as
+                `Session.enumerate` says, and `on_listed` is told of them on the loop.
             failed: candidates, by algorithm, that are known to fail: they are not tried.
             on_trying: told what comes next, for a progress line; as `Host.search` says where and when.
             on_launch: told the algorithm of the candidate that is about to be run for the first time. If a candidate
@@ -192,28 +197,42 @@ class Worker:
             if step.deed == "launch":
                 on_launch(step.algorithms[0])
 
+        def listed(found: Listing) -> None:
+            nonlocal listing
+            listing = found
+            on_listed(found)
+
+        job = Job(op=op, listing=listing, width=width, policies=tuple(policies), mode=mode)
         known = {} if failed is None else dict(failed)
         careful, unexplained = False, 0
         while True:
-            job = Job(op=op, listing=listing, policies=tuple(policies), mode=mode, failed=dict(known), careful=careful)
+            job = replace(job, listing=listing, failed=dict(known), careful=careful)
             try:
                 async with self._admission.admitted(alone=careful):
-                    found = await (await self._at_work()).search(job, on_step)
+                    found = await (await self._at_work()).search(job, on_step, listed)
             except HostLost as lost:
-                if lost.guilty is not None:
-                    algorithm, failure = lost.guilty
-                    logger.warning("%s: %s of %s: %s", self.device.name, failure.kind, algorithm, failure.message)
-                    known[algorithm] = failure
+                known |= self._blamed(lost)
                 unexplained = self._unexplained(op, lost, unexplained)
                 careful = careful or (lost.suspected is not None and lost.guilty is None)
             else:
-                self._breaks = 0
-                self._yardstick.note(op, found)
-                seconds = max(found.seconds, 1e-6)
-                self._key_s = seconds if self._key_s == inf else self._key_s + _LATEST * (seconds - self._key_s)
+                self._note_end(op, found)
                 return found
             finally:
                 self._rest()
+
+    def _blamed(self, lost: HostLost) -> dict[str, Failure]:
+        """Whose fault it was, if that is certain."""
+        if lost.guilty is None:
+            return {}
+        algorithm, failure = lost.guilty
+        logger.warning("%s: %s of %s: %s", self.device.name, failure.kind, algorithm, failure.message)
+        return {algorithm: failure}
+
+    def _note_end(self, op: Op, found: Found) -> None:
+        self._breaks = 0
+        self._yardstick.note(op, found)
+        seconds = max(found.seconds, 1e-6)
+        self._key_s = seconds if self._key_s == inf else self._key_s + _LATEST * (seconds - self._key_s)
 
     async def rest(self) -> None:
         """Return when nothing is under way; nothing begins until `resume`. Called while quiet is wanted.

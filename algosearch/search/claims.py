@@ -97,13 +97,13 @@ class Claims:
         factor of four; among those an order of this engine's own, so that each begins with others."""
         return -(op.flops.bit_length() // 2), blake2b(f"{self.owner} {digest}".encode(), digest_size=8).digest()
 
-    def on(self, digest: str, *, alone: bool = False) -> Hold:
+    def on(self, key: Key, *, alone: bool = False) -> Hold:
         """A hold on a key, nothing taken yet.
 
         Args:
             alone: take nothing, ask nobody.
         """
-        return Hold(self, digest, alone=alone)
+        return Hold(self, key, alone=alone)
 
     async def wait(self, key: Key, holder: Claim, known: Record | None, *, refusals: int = 1) -> Waited:
         """Until there is a newer record than `known`, or the claim of `holder` is free, or nothing more is to be
@@ -151,7 +151,7 @@ class Claims:
             await gone.wait()
         self._held[hold.digest] = hold
         try:
-            claim = await store.claim(hold.digest, self.owner, expiry_s=self._expiry_s)
+            claim = await store.claim(hold.digest, self.owner, expiry_s=self._expiry_s, reading=hold.key)
             genuine = claim.digest == hold.digest and isinstance(claim.owner, str)
         except Exception as error:  # the contract forbids it; even so it must not cost a search
             self._note("claim", error)
@@ -186,6 +186,14 @@ class Claims:
     def listen(self, queue: Queue) -> None:
         """Bring what is heard of it to this queue, for as long as something is in it."""
         self._feed.listen(queue)
+
+    def drained(self) -> None:
+        """Nothing is in the queue any more that was listened for."""
+        self._feed.drained()
+
+    def rivals(self) -> bool:
+        """Whether others search the same keys, or may do so."""
+        return self._tiers.shared or self._feed.waits
 
     def give_back(self, hold: Hold) -> None:
         """As the end of a hold's block: soon, in the background."""

@@ -83,9 +83,15 @@ class ContainedStore:
         self.not_kept += not committed.kept
         return committed
 
-    async def claim(self, digest: str, owner: str, *, expiry_s: float, trying: str = "") -> Claim:
+    async def claim(
+        self, digest: str, owner: str, *, expiry_s: float, trying: str = "", reading: Key | None = None
+    ) -> Claim:
         """As `Store.claim`."""
-        return await _contained(self._store.claim, digest, owner, expiry_s=expiry_s, trying=trying)
+        claim = await _contained(self._store.claim, digest, owner, expiry_s=expiry_s, trying=trying, reading=reading)
+        found = getattr(claim, "found", None)
+        if not (found is None or isinstance(found, Miss) or (isinstance(found, Record) and found.key == reading)):
+            raise BrokenContract(f"for a claimed key it gave {found!r:.200}")
+        return claim
 
     async def renew(self, claim: Claim, *, expiry_s: float) -> bool:
         """As `Store.renew`."""

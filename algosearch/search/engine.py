@@ -284,19 +284,20 @@ class Engine:
         self._store.watch(self._revised)
         self._verifier = Verifier(self._tiers, tasks, self._all_pools)
         await self._tiers.open()
-        self._sort_devices(tasks)
+        self._sort_devices(tasks, claims)
         with self._inbox_lock:
             self._serving = True
         self.ready.set(tuple(device for _, device in self.lineup.devices))
         self._drain()
 
-    def _sort_devices(self, tasks: TaskGroup) -> None:
+    def _sort_devices(self, tasks: TaskGroup, claims: Claims) -> None:
+        quiet = self._stillness.quiet
         kinds: dict[tuple[int, str], list[tuple[Backend, Device]]] = {}
         for backend, device in self.lineup.devices:
             kinds.setdefault((id(backend), device.kind), []).append((backend, device))
         for members in kinds.values():
             backend, devices = members[0][0], [device for _, device in members]
-            pool = Pool(backend, devices, tasks, isolation=self._isolation, quiet=self._stillness.quiet)
+            pool = Pool(backend, devices, tasks, rivals=claims.rivals, isolation=self._isolation, quiet=quiet)
             for device in pool.devices:
                 self._pools[device.name] = pool
         for _, device in self.lineup.devices:

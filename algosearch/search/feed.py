@@ -33,6 +33,13 @@ POLL_S: Final = 0.02
 that processes that began together do not ask together."""
 BUSY_S: Final = 0.2
 """The same while something queues here: who has work of its own is in no hurry to hear of others'."""
+GATHER_S: Final = 0.1
+"""The same where hosts share the store and many of them are waited for: what is written meanwhile is one trip."""
+CROWD: Final = 8
+"""So many. The fewer they are, the sooner they are heard, for in the end everybody here waits for the last one: to
+gather news all the same would make a search that is shared by two the longer by a fifth."""
+SOON_S: Final = 0.005
+"""The shortest, for the last ones: their news is waited for without asking."""
 LOOKS: Final = 4
 """So many times in the length of a claim everything is looked at, changed or not: a lapse is no change."""
 LOOK_S: Final = 2.0
@@ -82,6 +89,8 @@ class Feed:
         """What nobody has looked at yet, by digest: it may have been committed or given back since it was refused."""
         self._queue: Queue = _Nothing()
         self._running = False
+        self._drained = asyncio.Event()
+        """Set when nothing queues here any more."""
         self._look_at = 0.0
         """When to look whether or not anything has changed, of `time.monotonic`."""
         self._broken = False
@@ -122,6 +131,15 @@ class Feed:
         self._queue = queue
         self._run_soon()
 
+    def drained(self) -> None:
+        """Nothing queues here any more: from now on it is of interest what others do."""
+        self._drained.set()
+
+    @property
+    def waits(self) -> bool:
+        """Whether others search what is wanted here."""
+        return bool(self._waits)
+
     def _run_soon(self) -> None:
         if not self._running:
             self._running = True
@@ -130,7 +148,7 @@ class Feed:
     async def _run(self) -> None:
         try:
             while self._waits or self._queue:
-                await anyio.sleep((BUSY_S if self._queue else POLL_S) * random.uniform(0.5, 1.5))
+                await self._pause()
                 store = self._tiers.store
                 if store is None:
                     for wait in tuple(self._waits.values()):
@@ -139,6 +157,17 @@ class Feed:
                     await self._look(store, await self._changed(store))
         finally:
             self._running = False
+
+    async def _pause(self) -> None:
+        """Between two looks. One that is long because something queues ends when nothing does."""
+        if self._queue:
+            self._drained.clear()
+            with anyio.move_on_after(BUSY_S * random.uniform(0.5, 1.5)):
+                await self._drained.wait()
+        else:
+            waited_for = len({wait.holder.owner for wait in self._waits.values()})
+            gather_s = max(SOON_S, GATHER_S * min(1.0, waited_for / CROWD))
+            await anyio.sleep((gather_s if self._tiers.shared else POLL_S) * random.uniform(0.5, 1.5))
 
     async def _changed(self, store: Store) -> bool | frozenset[str]:
         """What the store says of changes. Not asked while there is something that nobody has looked at: a store may

@@ -16,7 +16,8 @@ Lives on the engine's loop; nothing here is touched by another thread.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from time import perf_counter
 from typing import Final, Literal
@@ -38,6 +39,7 @@ from algosearch.records import (
     deserves_another_search,
 )
 from algosearch.search.inquiry import Inquiry, Question, Source
+from algosearch.search.statistics import FlightStatus
 
 logger = logging.getLogger("algosearch.flights")
 
@@ -92,6 +94,8 @@ class Flight:
         self.scope: anyio.CancelScope | None = None
         """Around everything that may be dropped, from the moment that it flies."""
         self._listing_lock: anyio.Lock | None = None
+        self._listing_ahead: anyio.Event | None = None
+        """While its search is about to list: set when that is done, or given up."""
         self._inquiries: list[Inquiry] = []
         self.precedence: tuple[int, bytes] = (0, b"")
         """Who is searched first among equally awaited ones: the least."""
@@ -112,6 +116,17 @@ class Flight:
         """True once it has landed, failed or was dropped."""
         return self.state in _ENDED
 
+    def status(self, now: float) -> FlightStatus:
+        """As it is at that moment of `perf_counter`; from any thread."""
+        return FlightStatus(
+            digest=self.key.digest,
+            problem=self.op.describe(),
+            state=self.state,
+            trying=self.trying,
+            awaited=self.awaited,
+            seconds=now - self.began,
+        )
+
     @property
     def listing_lock(self) -> anyio.Lock:
         """Held while the candidates are asked for, so that they are asked for once. Made when needed: most flights
@@ -119,6 +134,26 @@ class Flight:
         if self._listing_lock is None:
             self._listing_lock = anyio.Lock(fast_acquire=True)
         return self._listing_lock
+
+    @contextmanager
+    def listing_ahead(self) -> Iterator[None]:
+        """Within this block the candidates come with the search, and need not be asked for."""
+        if self.listing is None:
+            self._listing_ahead = anyio.Event()
+        try:
+            yield
+        finally:
+            self._expect_no_listing()
+
+    async def listed_ahead(self) -> None:
+        """Return when the candidates have come with a search, or none is about to bring them."""
+        if self._listing_ahead is not None:
+            await self._listing_ahead.wait()
+
+    def _expect_no_listing(self) -> None:
+        ahead, self._listing_ahead = self._listing_ahead, None
+        if ahead is not None:
+            ahead.set()
 
     def move(self, state: State, device: Device | None = None) -> None:
         """Go on to the next state; in some of them it is at a device."""
@@ -152,6 +187,7 @@ class Flight:
     def listed(self, listing: Listing) -> None:
         """First milestone: the candidates are known. Inquiries of mode heuristic are answered by it."""
         self.listing = listing
+        self._expect_no_listing()
         for inquiry in tuple(self._inquiries):
             inquiry.tell(listing.candidates)
             if inquiry.question.mode == "heuristic":

@@ -6,9 +6,9 @@ import threading
 from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
-from algosearch.records import Failure
+from algosearch.records import Failure, Key, Record
 from algosearch.records.hindsight import PROCESSES
-from algosearch.stores.base import Claim
+from algosearch.stores.base import Claim, Miss
 
 if TYPE_CHECKING:
     from algosearch.search.claims import Claims
@@ -27,10 +27,13 @@ class Hold:
     A context manager: what was taken in the block is given back at its end, however it ends.
     """
 
-    def __init__(self, claims: Claims, digest: str, *, alone: bool) -> None:
-        self.digest = digest
+    def __init__(self, claims: Claims, key: Key, *, alone: bool) -> None:
+        self.key = key
+        self.digest = key.digest
         self.holder: Claim | None = None
         """Who has it, if it was refused."""
+        self.found: Record | Miss | None = None
+        """What the store had of the key when it was granted; None if it was not looked at."""
         self.lapses = 0
         """How many owners died of this key, one after the other, before it came here."""
         self.suspect = ""
@@ -99,7 +102,7 @@ class Hold:
     def begin(self, claim: Claim, beat_at: float, *, lasting: bool) -> None:
         """It was granted."""
         self._lasting = lasting
-        self.lapses, self.suspect = claim.lapses, claim.trying
+        self.lapses, self.suspect, self.found = claim.lapses, claim.trying, claim.found
         self.in_force = True
         self.beat_at = beat_at
 

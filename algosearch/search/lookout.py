@@ -70,14 +70,19 @@ class Lookout:
 
     def leave(self, flight: Flight) -> None:
         """It has ended, wherever it was."""
-        if self._flights.get(flight.key.digest) is flight:
-            del self._flights[flight.key.digest]
+        self._leave_queue(flight)
         if flight.expects:
             flight.expects = False
             self._claims.forget_expected(flight.key.digest)
         turn, flight.turn = flight.turn, None
         if turn is not None:
             flight.pool.give_back(turn)
+
+    def _leave_queue(self, flight: Flight) -> None:
+        if self._flights.get(flight.key.digest) is flight:
+            del self._flights[flight.key.digest]
+            if not self._flights:
+                self._claims.drained()
 
     async def look(self) -> None:
         """See who holds what queues here, unless that was done a moment ago."""
@@ -91,7 +96,7 @@ class Lookout:
 
     def _called(self, flight: Flight, turn: Turn) -> bool:
         digest = flight.key.digest
-        del self._flights[digest]
+        self._leave_queue(flight)
         seen_for_s = monotonic() - self._looked_at
         holder = self._elsewhere.pop(digest, None) if seen_for_s < SEEN_S else None
         if holder is not None and turn.worker is not None and not flight.stuck:

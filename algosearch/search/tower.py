@@ -13,7 +13,6 @@ Lives on the engine's loop. Invariants:
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Mapping, Sequence
 from time import perf_counter
 from typing import Final, Literal
@@ -21,14 +20,22 @@ from typing import Final, Literal
 import anyio
 from anyio.abc import TaskGroup
 
-from algosearch._version import VERSION
 from algosearch.devices.pool import Pool, Turn
 from algosearch.devices.worker import Found, nobody_asked
 from algosearch.errors import AlgosearchError, SearcherClosed
 from algosearch.ops import Op, searched_as
-from algosearch.records import Environment, Key, Policy, Provenance, Record, Search, SearchMode, Trials, not_to_try
+from algosearch.records import (
+    Environment,
+    Key,
+    Listing,
+    Policy,
+    Record,
+    SearchMode,
+    not_to_try,
+)
 from algosearch.search.claims import Claims, shown
 from algosearch.search.counts import Counts
+from algosearch.search.findings import extended, search_of
 from algosearch.search.flight import Flight
 from algosearch.search.hold import Hold
 from algosearch.search.inquiry import Inquiry
@@ -69,17 +76,7 @@ class Tower:
     def flights(self) -> tuple[FlightStatus, ...]:
         """What is under way, the oldest first; from any thread."""
         now = perf_counter()  # one moment for all: ages that are taken one after the other can change places
-        return tuple(
-            FlightStatus(
-                digest=flight.key.digest,
-                problem=flight.op.describe(),
-                state=flight.state,
-                trying=flight.trying,
-                awaited=flight.awaited,
-                seconds=now - flight.began,
-            )
-            for flight in tuple(self._flights.values())
-        )
+        return tuple(flight.status(now) for flight in tuple(self._flights.values()))
 
     def admit(self, pool: Pool, inquiries: Sequence[Inquiry]) -> None:
         """Take inquiries that came in one turn, all for one pool."""
@@ -230,7 +227,7 @@ class Tower:
             await self._ask_for_candidates(flight)
         refusals = 0
         while flight.wanted() is not None:
-            with self.claims.on(flight.key.digest, alone=flight.stuck or not flight.storable) as hold:
+            with self.claims.on(flight.key, alone=flight.stuck or not flight.storable) as hold:
                 if await self._search_in_turn(flight, hold) or flight.ended:
                     return
             refusals += 1
@@ -264,34 +261,52 @@ class Tower:
                 await self._give_up(flight, turn, hold)
                 return True
             if hold.in_force:
-                await self._look_again(flight)
-            if flight.wanted() is None:
-                return True
-            flight.move("listing", turn.device)
-            await self._ask_for_candidates(flight, turn)
+                await self._look_again(flight, hold)
             wanted = flight.wanted()
             if wanted is None:
                 return True
             mode, policies = wanted
+            found = await self._race(flight, turn, hold, mode, policies)
+        flight.move("committing")
+        await self._commit(flight, found, mode, policies)
+        return True
+
+    async def _race(
+        self, flight: Flight, turn: Turn, hold: Hold, mode: SearchMode, policies: tuple[Policy, ...]
+    ) -> Found:
+        """The device lists the candidates, unless they are known, and races them: all in one message."""
+        flight.move("listing", turn.device)
+        async with flight.listing_lock:  # it may be listed out of turn
+            pass
+
+        def listed(listing: Listing) -> None:
+            if flight.state == "listing":
+                self.counts.listings += 1
+                flight.listed(listing)
+                flight.move("racing", turn.device)
+
+        if flight.listing is not None:
             flight.move("racing", turn.device)
-            assert flight.listing is not None
-            found = await turn.search(
+        with flight.listing_ahead():
+            return await turn.search(
                 flight.op,
                 flight.listing,
+                width=FIRST_LOOK,
                 policies=policies,
                 mode=mode,
                 failed=not_to_try(flight.record) | hold.verdict(),
                 on_trying=flight.note_trying,
                 # A candidate that cannot end this process must not be accused of its end.
                 on_launch=nobody_asked if turn.survives_crashes else hold.about_to_launch,
+                on_listed=listed,
             )
-        flight.move("committing")
-        await self._commit(flight, found, mode, policies)
-        return True
 
-    async def _look_again(self, flight: Flight) -> None:
+    async def _look_again(self, flight: Flight, hold: Hold) -> None:
         """What was committed between the last look and the claim is found now. While it is held nobody else begins."""
-        (answer,) = await self._tiers.read([flight.key])
+        if hold.found is None:
+            (answer,) = await self._tiers.read([flight.key])
+        else:
+            answer = self._tiers.remember(hold.found) if isinstance(hold.found, Record) else hold.found
         if isinstance(answer, Record):
             flight.learned(answer, "store")
 
@@ -320,7 +335,8 @@ class Tower:
         if len(self._searched) >= _KEYS_KEPT:
             self._searched.clear()
         self._searched.add(flight.key.digest)
-        record = _extended(flight, found, mode)
+        search = search_of(found, mode)
+        record = extended(flight.key, flight.record, search)
         for _ in range(_MOST_COMMITS):
             kept = await self._tiers.commit(record, storable=flight.storable)
             if kept is record or kept.agreed() == record.agreed():
@@ -329,7 +345,7 @@ class Tower:
             flight.learned(kept, "store")
             if flight.wanted() is None:
                 return
-            record = _extended(flight, found, mode)
+            record = extended(flight.key, flight.record, search)
         self.counts.found_alone += record.alone
         flight.searched = True
         flight.learned(record, "search")
@@ -365,6 +381,7 @@ class Tower:
 
     async def _ask_for_candidates(self, flight: Flight, turn: Turn | None = None) -> None:
         async with flight.listing_lock:
+            await flight.listed_ahead()
             if flight.listing is None:
                 self.counts.listings += 1
                 listing = await (turn or flight.pool).enumerate(flight.op, FIRST_LOOK)
@@ -379,21 +396,3 @@ class Tower:
                 keys.clear()
             key = keys[op] = Key.of(op, environment)
         return key
-
-
-def _extended(flight: Flight, found: Found, mode: SearchMode) -> Record:
-    search = search_of(found, mode)
-    before = flight.record
-    if before is None:
-        return Record(key=flight.key, searches=(search,))
-    return Record(key=flight.key, searches=(*before.searches, search), generation=before.generation)
-
-
-def search_of(found: Found, mode: SearchMode) -> Search:
-    """What a worker brought back, as it goes into a record."""
-    return Search(
-        mode=mode,
-        complete=found.complete,
-        trials=Trials.of(found.trials),
-        provenance=Provenance(version=VERSION, found_at_s=int(time.time()), seconds=round(found.seconds, 6)),
-    )

@@ -38,9 +38,10 @@ from algosearch.records import (
     SearchMode,
     Trial,
 )
+from algosearch.search.findings import search_of
 from algosearch.search.milestone import Milestone
 from algosearch.search.tiers import Tiers
-from algosearch.search.tower import FIRST_LOOK, search_of
+from algosearch.search.tower import FIRST_LOOK
 
 logger = logging.getLogger("algosearch.verification")
 
@@ -283,8 +284,7 @@ async def _searched_afresh(turn: Turn, verification: Verification) -> Record:
     before = verification.record
     mode: SearchMode = "exhaustive" if any(search.mode == "exhaustive" for search in before.searches) else "race"
     op = before.key.problem
-    listing = await turn.enumerate(op, FIRST_LOOK)
-    found = await turn.search(op, listing, policies=(verification.policy,), mode=mode)
+    found = await turn.search(op, None, width=FIRST_LOOK, policies=(verification.policy,), mode=mode)
     return Record(key=before.key, searches=(search_of(found, mode),), generation=before.generation + 1)
 
 

@@ -47,6 +47,10 @@ class _Damage(NamedTuple):
     """False if SQLite's own check is to confirm it first."""
 
 
+class GroupSpoilt(Exception):
+    """One of several writes in one transaction met trouble, and all of them were undone. Never leaves this room."""
+
+
 class Access:
     """A directory's file.
 
@@ -82,6 +86,8 @@ class Access:
         """Of `time.monotonic`. Until then nothing is written, or opened again."""
         self._version_seen = -1
         self._salvaged: dict[str, bytes | None] | None = None
+        self._group: PromptCache | None = None
+        """The cache whose transaction is shared by what is written now."""
         self._immutable = False
         """How it is read: as in `connect_to_read`."""
 
@@ -134,6 +140,9 @@ class Access:
         Raises:
             Hindrance: it cannot be begun; or what else is in `TROUBLE`, and then it was undone.
         """
+        if self._group is not None:
+            yield self._group
+            return
         self._refresh(writing=True)
         cache = self._cache
         if cache is None or time.monotonic() < self._retry_at:
@@ -154,6 +163,11 @@ class Access:
         Raises:
             anything in `TROUBLE`: see `note`.
         """
+        if self._group is not None:
+            try:
+                return call()
+            except TROUBLE as error:
+                raise GroupSpoilt from error
         for certain in (False, True):
             identity = self._identity
             try:
@@ -167,10 +181,33 @@ class Access:
 
     def write(self, call: Callable[[], T]) -> T:
         """`attempt` of a transaction, and once more if the file went away under it: what was written went with it."""
+        if self._group is not None:
+            return self.attempt(call)
         result = self.attempt(call)
         if self._file is not None and inspection.identity_of(self._file) != self._identity:
             result = self.attempt(call)
         return result
+
+    def together(self, call: Callable[[], None]) -> bool:
+        """Do what `call` does in one transaction: whatever it attempts and writes. False if nothing of that was done,
+        whatever was in the way: then it is to be done one by one, and each says for itself what it met."""
+
+        def grouped() -> None:
+            with self.transaction() as cache:
+                self._group = cache
+                try:
+                    call()
+                finally:
+                    self._group = None
+
+        try:
+            self.write(grouped)
+        except TROUBLE as error:
+            self.note(error)  # so that a file that somebody holds is not waited for by each of them
+            return False
+        except BaseException:
+            return False
+        return True
 
     def note(self, error: BaseException) -> str:
         """Write down what an attempt raised, and say it in words."""

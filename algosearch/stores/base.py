@@ -64,6 +64,8 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     trying: str = ""
     """The candidate that is about to be launched, so that who takes over knows what killed the owner: a claim that was
     taken over shows what the lapsed one was trying, until its new owner writes down something else."""
+    found: Record | Miss | None = None
+    """What there was of the key when it was claimed, if that was asked for and granted. None if nobody looked."""
 
 
 class StoreStatistics(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,9 +123,15 @@ class Store(Protocol):
         """Keep `record` if the stored one has revision `after` (0: none) or a lower generation, or is not there."""
         ...
 
-    async def claim(self, digest: str, owner: str, *, expiry_s: float, trying: str = "") -> Claim:
+    async def claim(
+        self, digest: str, owner: str, *, expiry_s: float, trying: str = "", reading: Key | None = None
+    ) -> Claim:
         """Take the lease if it is free, lapsed or already this owner's; the claim now in force is returned, so
-        `claim.owner == owner` says that it was taken. An empty `trying` leaves what was written down before."""
+        `claim.owner == owner` says that it was taken. An empty `trying` leaves what was written down before.
+
+        Args:
+            reading: the key, if its record is to be read under the claim, in the same trip: nobody else begins from
+                then on. If it cannot be, `found` is None, and it is for the caller to read it."""
         ...
 
     async def renew(self, claim: Claim, *, expiry_s: float) -> bool:

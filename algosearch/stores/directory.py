@@ -25,6 +25,7 @@ from algosearch.forks import hold_during_forks, renew_in_children
 from algosearch.pinned import PinnedThread, is_pinned
 from algosearch.records import Key, Record
 from algosearch.stores.base import Claim, Committed, Miss, StoreStatistics
+from algosearch.stores.trips import Ask, Kind, Trips
 
 if TYPE_CHECKING:
     from algosearch.stores.shelf import Scanned, Shelf
@@ -118,24 +119,33 @@ class DirectoryStore:
         keys = tuple(keys)
         if not keys:
             return []
-        return await self._do(lambda shelf: shelf.get_many(keys), [Miss("unreadable", _GONE)] * len(keys))
+        otherwise: list[Record | Miss] = [Miss("unreadable", _GONE)] * len(keys)
+        digests = [key.digest for key in keys]
+        return await self._do(lambda shelf: shelf.get_many(keys), otherwise, kind="read", digests=digests, keys=keys)
 
     async def commit(self, record: Record, *, after: int) -> Committed:
         """As `Store.commit`."""
-        return await self._do(lambda shelf: shelf.commit(record, after), Committed(record, won=True, kept=False))
+        otherwise = Committed(record, won=True, kept=False)
+        return await self._do(
+            lambda shelf: shelf.commit(record, after), otherwise, kind="write", digests=[record.key.digest]
+        )
 
-    async def claim(self, digest: str, owner: str, *, expiry_s: float, trying: str = "") -> Claim:
+    async def claim(
+        self, digest: str, owner: str, *, expiry_s: float, trying: str = "", reading: Key | None = None
+    ) -> Claim:
         """As `Store.claim`."""
         granted = Claim(digest=digest, owner=owner, trying=trying)
-        return await self._do(lambda shelf: shelf.claim(digest, owner, expiry_s, trying), granted)
+        return await self._do(
+            lambda shelf: shelf.claim(digest, owner, expiry_s, trying, reading), granted, kind="claim", digests=[digest]
+        )
 
     async def renew(self, claim: Claim, *, expiry_s: float) -> bool:
         """As `Store.renew`."""
-        return await self._do(lambda shelf: shelf.renew(claim, expiry_s), True)
+        return await self._do(lambda shelf: shelf.renew(claim, expiry_s), True, kind="write", digests=[claim.digest])
 
     async def release(self, claim: Claim) -> bool:
         """As `Store.release`."""
-        return await self._do(lambda shelf: shelf.release(claim), False)
+        return await self._do(lambda shelf: shelf.release(claim), False, kind="write", digests=[claim.digest])
 
     async def holders(self, digests: Sequence[str]) -> list[Claim | None]:
         """As `Store.holders`."""
@@ -158,20 +168,31 @@ class DirectoryStore:
     async def delete(self, digests: Sequence[str]) -> int:
         """As `Store.delete`. All or none."""
         digests = tuple(digests)
-        return await self._do(lambda shelf: shelf.delete(digests), 0)
+        return await self._do(lambda shelf: shelf.delete(digests), 0, kind="write", digests=digests)
 
     async def statistics(self) -> StoreStatistics:
         """As `Store.statistics`."""
         gone = StoreStatistics(location=self.location, records=0, bytes=0, writable=False, trouble=(_GONE,))
         return await self._do(lambda shelf: shelf.statistics(), gone)
 
-    async def _do(self, call: Callable[[Shelf], T], otherwise: T) -> T:
+    async def _do(
+        self,
+        call: Callable[[Shelf], T],
+        otherwise: T,
+        *,
+        kind: Kind = "other",
+        digests: Sequence[str] = (),
+        keys: Sequence[Key] = (),
+    ) -> T:
         """Do something with the shelf, in its thread; `otherwise` if there is none.
 
         Cancellation: as `PinnedThread.run`.
         """
         room = self._room
-        return otherwise if room is None else await room.thread.run(room.apply, call, otherwise)
+        if room is None:
+            return otherwise
+        answer: T = await room.trips.make(Ask(call, otherwise, kind=kind, digests=digests, keys=keys))
+        return answer
 
     def _leave(self, room: _Room) -> None:
         """Have the room closed, which harms nobody the second time, and its thread end. Waits for neither."""
@@ -237,6 +258,7 @@ class _Room:
         self.thread = PinnedThread("algosearch-store")
         self.shelf: Shelf | None = None
         """Touched in the thread only."""
+        self.trips = Trips(self.thread, lambda: self.shelf)
         self.closed = False
         _ROOMS.add(self)
 
@@ -255,10 +277,6 @@ class _Room:
             aside.over.wait()
 
         return aside if self.thread.post(wait) else None
-
-    def apply(self, call: Callable[[Shelf], T], otherwise: T) -> T:
-        """Do something with the shelf, if there is one."""
-        return otherwise if self.shelf is None else call(self.shelf)
 
     def close(self) -> None:
         """Let go of the shelf. Harmless if there is none."""

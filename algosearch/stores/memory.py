@@ -109,7 +109,9 @@ class MemoryStore:
                 self._wrote()
         return settled
 
-    async def claim(self, digest: str, owner: str, *, expiry_s: float, trying: str = "") -> Claim:
+    async def claim(
+        self, digest: str, owner: str, *, expiry_s: float, trying: str = "", reading: Key | None = None
+    ) -> Claim:
         """As `Store.claim`."""
         with self._memory.lock:
             held = self._memory.leases.get(digest)
@@ -117,7 +119,8 @@ class MemoryStore:
             if lease is not held:
                 self._memory.leases[digest] = lease
                 self._wrote()
-        return lease.claim(digest)
+            found = self._get(digest) if reading is not None and lease.owner == owner else None
+        return replace(lease.claim(digest), found=found)
 
     async def renew(self, claim: Claim, *, expiry_s: float) -> bool:
         """As `Store.renew`."""

@@ -12,10 +12,9 @@ from algosearch.stores.trouble import Hindrance
 if TYPE_CHECKING:
     from algosearch.stores.link import Link
 
-GATHER_S: Final = 0.1
-"""Between two looks at the news, on average: whatever was committed meanwhile is one wake-up."""
 LAGS: Final = 10
-"""The same in calls: a server that a thousand ranks keep busy answers late, and is asked less often for it."""
+"""Between two looks at the news, on average, in what a call takes: a server that a thousand ranks keep busy answers
+late, and is asked less often for it."""
 LONGEST_GATHER_S: Final = 1.0
 """The longest that this makes of it."""
 NEWS_S: Final = 0.25
@@ -28,15 +27,15 @@ class News:
     Args:
         stream: its key.
         writer: who this is: what it wrote itself is no news.
-        gather_s, news_s: as `GATHER_S` and `NEWS_S`.
+        news_s: as `NEWS_S`.
     """
 
-    def __init__(self, stream: str, writer: str, *, gather_s: float, news_s: float) -> None:
+    def __init__(self, stream: str, writer: str, *, news_s: float) -> None:
         self.missed = False
         """There may be news that were never heard."""
         self._stream = stream
         self._writer = writer.encode()
-        self._gather_s, self._news_s = gather_s, news_s
+        self._news_s = news_s
         self._after = "0-0"
         """What was last heard."""
         self._heard_at = 0.0
@@ -52,9 +51,8 @@ class News:
 
     async def heard(self, link: Link) -> bool | frozenset[str]:
         """The digests that others wrote since; True if that cannot be known. The first news is waited for, `NEWS_S` at
-        most; between two looks pass `GATHER_S`, so that it is one wake-up for all that was written meanwhile, and more
-        while the server is slow to answer."""
-        pause_s = max(self._gather_s, min(link.lag_s * LAGS, LONGEST_GATHER_S))
+        most; between two looks pass some `LAGS`."""
+        pause_s = min(link.lag_s * LAGS, LONGEST_GATHER_S)
         await asyncio.sleep(self._heard_at + pause_s * random.uniform(0.5, 1.5) - monotonic())
         wait_s, deadline = self._news_s, monotonic() + self._news_s
         digests: set[str] = set()

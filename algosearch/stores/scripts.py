@@ -50,7 +50,7 @@ local digest, owner, expiry_s, trying = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARG
 local t, lapses = now(ARGV[5]), 0
 local l, raw = read(KEYS[1], digest)
 if l then
-  if l[1] ~= owner and in_force(l, t) then return raw end
+  if l[1] ~= owner and in_force(l, t) then return {{raw, false}} end
   if not l[6] and math.abs(t - l[4]) < {FORGOTTEN_S} then
     lapses = l[2] + (l[1] ~= owner and 1 or 0)
     if trying == '' then trying = l[3] end
@@ -58,10 +58,11 @@ if l then
 end
 raw = cmsgpack.pack({{owner, lapses, trying, t, expiry_s, false}})
 redis.call('HSET', KEYS[1], digest, raw)
-return raw
+return {{raw, KEYS[2] and redis.call('GET', KEYS[2]) or false}}
 """
 )
-"""KEYS: claims. ARGV: digest, owner, expiry_s, trying, clock or ''. The lease in force. It is no news: a thousand ranks
+"""KEYS: claims, and the record if it is to be read. ARGV: digest, owner, expiry_s, trying, clock or ''. The lease in
+force; and the record's value, if there is one and the lease was granted. It is no news: a thousand ranks
 would read of every claim, and who meets one looks at all of them."""
 
 RENEW: Final = (

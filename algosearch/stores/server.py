@@ -22,6 +22,8 @@ from importlib.util import find_spec
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec.structs import replace
+
 from algosearch.errors import StoreUnusable, UndecodableRecord
 from algosearch.forks import renew_in_children
 from algosearch.records import Key, Record
@@ -29,7 +31,7 @@ from algosearch.stores import rules, scripts
 from algosearch.stores.address import ServerAddress
 from algosearch.stores.base import Claim, Committed, Miss, StoreStatistics
 from algosearch.stores.layout import Names, as_bytes, record_in, tag_of
-from algosearch.stores.news import GATHER_S, NEWS_S, News
+from algosearch.stores.news import NEWS_S, News
 from algosearch.stores.scripts import TAG_BYTES
 from algosearch.stores.trouble import Hindrance, Troubles
 
@@ -58,7 +60,7 @@ class ServerStore:
     Args:
         url: as `ServerAddress` reads it.
         clock: seconds, for the expiry of claims; left out, the server's own, by which all hosts agree.
-        gather_s, news_s: as `GATHER_S` and `NEWS_S`.
+        news_s: as `NEWS_S`.
         retry_s: how often a server that is away is tried, on average.
         pulse_s: how often a server that is there is asked whether it is still the same, on average.
 
@@ -74,7 +76,6 @@ class ServerStore:
         url: str,
         *,
         clock: Callable[[], float] | None = None,
-        gather_s: float = GATHER_S,
         news_s: float = NEWS_S,
         retry_s: float = 1.0,
         pulse_s: float = 5.0,
@@ -86,7 +87,7 @@ class ServerStore:
         self.on_pulse: Callable[[], None] = _nobody_asked
         """Called on the loop every few seconds while the server is there. Set before `open`."""
         self._clock = clock
-        self._gather_s, self._news_s = gather_s, news_s
+        self._news_s = news_s
         self._pace = {"retry_s": retry_s, "pulse_s": pulse_s}
         self._writer = secrets.token_hex(6)
         self._names = Names(self.address.prefix)
@@ -97,7 +98,7 @@ class ServerStore:
     def _reset(self) -> None:
         self._link: Link | None = None
         self._writable = True
-        self._news = News(self._names.news, self._writer, gather_s=self._gather_s, news_s=self._news_s)
+        self._news = News(self._names.news, self._writer, news_s=self._news_s)
         self._holders: dict[str, Claim] = {}
         """As they were last seen, of those that were last asked for."""
 
@@ -220,13 +221,21 @@ class ServerStore:
             self._writable = self._writable and hindrance.kind in ("unreachable", "refused")
         return Committed(record, won=True, kept=False)
 
-    async def claim(self, digest: str, owner: str, *, expiry_s: float, trying: str = "") -> Claim:
+    async def claim(
+        self, digest: str, owner: str, *, expiry_s: float, trying: str = "", reading: Key | None = None
+    ) -> Claim:
         """As `Store.claim`, by the server's clock."""
         facts = (as_bytes(digest), as_bytes(owner), repr(expiry_s), as_bytes(trying), self._now())
+        names = [self._names.claims, *([] if reading is None else [self._names.record(digest)])]
         with suppress(Hindrance):
-            lease = rules.decode_lease(await self._script(scripts.CLAIM, [self._names.claims], *facts))
+            reply = await self._script(scripts.CLAIM, names, *facts)
+            raw, value = reply if isinstance(reply, list) and len(reply) == 2 else (None, None)
+            lease = rules.decode_lease(raw)
             if lease is not None:
-                return lease.claim(digest)
+                claim = lease.claim(digest)
+                if reading is None or claim.owner != owner:
+                    return claim
+                return replace(claim, found=self._decoded(value, digest, reading))
         return Claim(digest=digest, owner=owner, trying=trying)
 
     async def renew(self, claim: Claim, *, expiry_s: float) -> bool:

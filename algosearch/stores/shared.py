@@ -126,11 +126,10 @@ class SharedStore:
         left = await self._settled(keys, answers)
         if left:
             fetched = await self.server.get_many([keys[place] for place in left])
+            # At the same time: then the directory does it in one trip.
+            await asyncio.gather(*(self._keep_near(answer) for answer in fetched if isinstance(answer, Record)))
             for place, answer in zip(left, fetched, strict=True):
-                if isinstance(answer, Record):
-                    answers[place] = answer
-                    await self._keep_near(answer)
-                elif not isinstance(answers[place], Record):
+                if isinstance(answer, Record) or not isinstance(answers[place], Record):
                     answers[place] = answer
         for answer in answers:
             if isinstance(answer, Record):
@@ -172,9 +171,15 @@ class SharedStore:
         self._give(kept.record)
         return kept
 
-    async def claim(self, digest: str, owner: str, *, expiry_s: float, trying: str = "") -> Claim:
+    async def claim(
+        self, digest: str, owner: str, *, expiry_s: float, trying: str = "", reading: Key | None = None
+    ) -> Claim:
         """As `Store.claim`, at the server."""
-        return await self.server.claim(digest, owner, expiry_s=expiry_s, trying=trying)
+        claim = await self.server.claim(digest, owner, expiry_s=expiry_s, trying=trying, reading=reading)
+        if isinstance(claim.found, Record):
+            await self._keep_near(claim.found)
+            self._give(claim.found)
+        return claim
 
     async def renew(self, claim: Claim, *, expiry_s: float) -> bool:
         """As `Store.renew`, at the server."""

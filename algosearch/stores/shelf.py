@@ -76,6 +76,10 @@ class Shelf:
         """Let go. Harmless if it is not open."""
         self._access.close()
 
+    def together(self, call: Callable[[], None]) -> bool:
+        """Do what `call` does with this shelf in one transaction. False if nothing of it was done."""
+        return self._access.together(call)
+
     # -- what a store does -------------------------------------------------------------------------------------------
 
     def get_many(self, keys: Sequence[Key]) -> list[Record | Miss]:
@@ -104,22 +108,28 @@ class Shelf:
         settled = rules.settle(stored if isinstance(stored, Record) else None, record, after=after)
         return replace(settled, kept=not settled.won)
 
-    def claim(self, digest: str, owner: str, expiry_s: float, trying: str) -> Claim:
+    def claim(self, digest: str, owner: str, expiry_s: float, trying: str, reading: Key | None = None) -> Claim:
         """As `Store.claim`."""
 
         def contest(held: rules.Lease | None) -> rules.Lease:
             return rules.contest(held, owner, expiry_s=expiry_s, trying=trying, now_s=self._clock())
 
-        def take() -> rules.Lease:
+        def take() -> Claim:
+            names = [CLAIM + digest] if reading is None else [CLAIM + digest, RECORD + digest]
             with self._access.transaction() as cache:
-                held = self._lease(digest)
+                rows = self._rows(names)
+                held = rules.decode_lease(rows.get(CLAIM + digest))
                 lease = contest(held)
                 if lease is not held:
                     cache.set(CLAIM + digest, rules.encode_lease(lease), retry=False)
-            return lease
+            if reading is None or lease.owner != owner:
+                return lease.claim(digest)
+            name = RECORD + digest
+            found = self._decoded(rows[name], digest, reading) if name in rows else _ABSENT
+            return replace(lease.claim(digest), found=found)
 
         try:
-            return self._access.write(take).claim(digest)
+            return self._access.write(take)
         except TROUBLE as error:
             self._access.note(error)
         return contest(self._lease_if_readable(digest)).claim(digest)

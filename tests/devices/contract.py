@@ -18,9 +18,10 @@ from algosearch.devices.job import Worked
 from algosearch.devices.quiet import Quiet
 from algosearch.devices.worker import SearchStopped, Worker, WorkerRules
 from algosearch.errors import DeviceUnavailable
-from algosearch.records import Failure, Policy
+from algosearch.records import Failure, Listing, Policy
 from algosearch.settings import Isolation
 from tests.devices.helpers import (
+    LIMIT_S,
     OP,
     algorithm,
     by_name,
@@ -334,3 +335,37 @@ class WorkerContract(ABC):
             found = await worker.search(OP, listing, policies=(Policy(deterministic=True),), mode="exhaustive")
         assert by_name(found)["slow"].stage == "final"
         assert by_name(found)["slower"].stage == "coarse"
+
+    async def test_a_search_lists_by_itself(self, tmp_path: Path) -> None:
+        """And tells the candidates before it goes on."""
+        trace = tmp_path / "trace"
+        listed: list[Listing] = []
+        script = script_of(candidate("slow", 30.0), candidate("fast", 10.0))
+        async with opened(traced(script, trace), self.isolation) as worker:
+            with anyio.fail_after(LIMIT_S):
+                found = await worker.search(
+                    OP, None, width=2, policies=(Policy(),), mode="race", on_listed=listed.append
+                )
+                known = await worker.enumerate(OP, 2)
+        assert by_name(found)["fast"].stage == "final"
+        assert listed == [known]
+        assert counted(trace)["enumerate"] == 2
+
+    async def test_a_search_whose_listing_breaks(self) -> None:
+        broken = ProblemScript(op=OP, faults=(Fault(at="enumerate", does="raises", message="as told", times=1),))
+        async with opened(SimulatedBackend(Script(problems=(broken,))), self.isolation) as worker:
+            with anyio.fail_after(LIMIT_S):
+                with pytest.raises(RuntimeError, match="as told"):
+                    await worker.search(OP, None, policies=(Policy(),), mode="race")
+                assert (await search(worker, some_op(1))).trials
+
+    async def test_after_a_break_it_is_not_listed_again(self, tmp_path: Path) -> None:
+        trace = tmp_path / "trace"
+        listed: list[Listing] = []
+        bad = candidate("bad", 10.0, Fault(at="launch", does="poisons"))
+        async with opened(traced(script_of(bad, candidate("good", 50.0)), trace), self.isolation) as worker:
+            with anyio.fail_after(LIMIT_S):
+                found = await worker.search(OP, None, policies=(Policy(),), mode="race", on_listed=listed.append)
+        assert kinds(found) == {"bad": "launch_failed", "good": None}
+        assert len(listed) == 1
+        assert counted(trace)["enumerate"] == 1

@@ -7,8 +7,8 @@ import pytest
 
 from algosearch.backends import Device, Session
 from algosearch.backends.simulated import DeviceScript, Script, SimulatedBackend, SimulatedSession, TraceEvent
-from algosearch.devices.pool import Pool
-from algosearch.devices.worker import IN_HAND, Found, WorkerRules
+from algosearch.devices.pool import Pool, Turn
+from algosearch.devices.worker import IN_HAND, IN_HAND_OF_A_CHILD, Found, WorkerRules
 from algosearch.errors import DeviceUnavailable
 from algosearch.records import Burst, Failure, Policy
 from tests.devices.helpers import LIMIT_S, some_op
@@ -188,3 +188,28 @@ async def test_when_the_last_device_is_set_aside_everybody_hears_why() -> None:
                 await pool.enumerate(some_op(1), 1)
         finally:
             await pool.aclose()
+
+
+@pytest.mark.parametrize("rivals", [True, False])
+async def test_where_others_may_take_what_queues_a_device_holds_less_in_the_end(rivals: bool) -> None:
+    backend = SimulatedBackend()
+    async with anyio.create_task_group() as tasks:
+        pool = Pool(backend, backend.devices(), tasks, isolation="process", rivals=lambda: rivals)
+        await pool.environment()
+        held: list[Turn] = []
+
+        def call(turn: Turn) -> bool:
+            held.append(turn)
+            return True
+
+        most = []
+        for n in range(30):
+            pool.line_up(Who(str(n)), call)
+        for _ in range(30):
+            most.append(len(held))
+            pool.give_back(held.pop(0))
+        await pool.aclose()
+    full, low = (IN_HAND_OF_A_CHILD, IN_HAND) if rivals else (IN_HAND_OF_A_CHILD, IN_HAND_OF_A_CHILD)
+    assert most[:3] == [full] * 3
+    assert most[15:27] == [low] * 12 if rivals else most[15:25] == [low] * 10
+    assert most[-1] == 1, "all of it was done"

@@ -65,7 +65,7 @@ def home() -> Home:
 class TestTaking:
     async def test_it_is_taken_and_given_back(self, home: Home) -> None:
         async with home.claims() as claims:
-            with claims.on(DIGEST) as hold:
+            with claims.on(some_key()) as hold:
                 assert await hold.take()
                 assert "in force" in repr(hold)
                 assert await home.holder() == Claim(digest=DIGEST, owner=claims.owner)
@@ -77,7 +77,7 @@ class TestTaking:
     async def test_what_another_holds_is_refused_and_never_given_back(self, home: Home) -> None:
         ghost = await home.ghost(trying="x")
         async with home.claims() as claims:
-            with claims.on(DIGEST) as hold:
+            with claims.on(some_key()) as hold:
                 assert not await hold.take()
                 assert hold.holder == ghost
                 assert not hold.in_force
@@ -87,7 +87,7 @@ class TestTaking:
     async def test_alone_nobody_is_asked(self, home: Home) -> None:
         await home.ghost()
         async with home.claims() as claims:
-            with claims.on(DIGEST, alone=True) as hold:
+            with claims.on(some_key(), alone=True) as hold:
                 assert await hold.take()
                 hold.about_to_launch("x")
         assert home.store.calls == []
@@ -95,14 +95,14 @@ class TestTaking:
     async def test_without_a_store_there_is_nothing_to_ask(self) -> None:
         async with anyio.create_task_group() as tasks:
             claims = Claims(Tiers(None), tasks)
-            with claims.on(DIGEST) as hold:
+            with claims.on(some_key()) as hold:
                 assert await hold.take()
                 hold.about_to_launch("x")
             await claims.aclose()
 
     async def test_an_end_in_an_error_gives_it_back_too(self, home: Home) -> None:
         async with home.claims() as claims:
-            with pytest.raises(ZeroDivisionError), claims.on(DIGEST) as hold:  # noqa: PT012
+            with pytest.raises(ZeroDivisionError), claims.on(some_key()) as hold:  # noqa: PT012
                 assert await hold.take()
                 raise ZeroDivisionError
             await until(lambda: home.store.count("release") == 1)
@@ -110,7 +110,7 @@ class TestTaking:
 
     async def test_the_end_gives_everything_back(self, home: Home) -> None:
         async with home.claims() as claims:
-            holds = [claims.on(some_key(n).digest) for n in range(5)]
+            holds = [claims.on(some_key(n)) for n in range(5)]
             for hold in holds:
                 assert await hold.take()
         assert [await home.holder(hold.digest) for hold in holds] == [None] * 5
@@ -121,14 +121,14 @@ class TestTaking:
         """Two flights of one key after each other: the end of the first must not cost the second its claim."""
         async with home.claims() as claims:
             for _ in range(20):
-                with claims.on(DIGEST) as hold:
+                with claims.on(some_key()) as hold:
                     assert await hold.take()
                     assert (await home.holder()) is not None
-            with claims.on(DIGEST) as first, claims.on(DIGEST) as second:
+            with claims.on(some_key()) as first, claims.on(some_key()) as second:
                 assert await first.take()
                 assert await second.take()
                 first.__exit__(None, None, None)
-                with claims.on(some_key(1).digest) as other:
+                with claims.on(some_key(1)) as other:
                     assert await other.take()
                 await until(lambda: home.store.calls[-1] == ("release", _released(claims, some_key(1).digest)))
                 assert (await home.holder()) is not None
@@ -140,7 +140,7 @@ class TestTaking:
             def scenario() -> Coroutine[None, None, None]:
                 async def take_twice() -> None:
                     for _ in range(2):
-                        with claims.on(DIGEST) as hold:
+                        with claims.on(some_key()) as hold:
                             assert await hold.take()
                             await asyncio.sleep(0)
 
@@ -163,7 +163,7 @@ def _released(claims: Claims, digest: str) -> Claim:
 class TestKeepingItAlive:
     async def test_one_task_renews_everything_that_is_held(self, home: Home) -> None:
         async with home.claims() as claims:
-            holds = [claims.on(some_key(n).digest) for n in range(5)]
+            holds = [claims.on(some_key(n)) for n in range(5)]
             for hold in holds:
                 assert await hold.take()
             for _ in range(3):
@@ -180,7 +180,7 @@ class TestKeepingItAlive:
         self, home: Home, caplog: pytest.LogCaptureFixture
     ) -> None:
         async with home.claims() as claims:
-            with claims.on(DIGEST) as hold:
+            with claims.on(some_key()) as hold:
                 assert await hold.take()
                 home.clock.lapse()
                 ghost = await home.ghost()
@@ -194,7 +194,7 @@ class TestKeepingItAlive:
     async def test_a_claim_that_nobody_took_over_is_had_again(self, home: Home) -> None:
         """The machine slept: the claim has lapsed, but nobody has died."""
         async with home.claims() as claims:
-            with claims.on(DIGEST) as hold:
+            with claims.on(some_key()) as hold:
                 assert await hold.take()
                 home.clock.lapse()
                 await until(lambda: home.store.count("claim") == 2)
@@ -207,7 +207,7 @@ class TestKeepingItAlive:
 class TestWritingDown:
     async def test_it_is_in_the_store_before_the_launch(self, home: Home) -> None:
         async with home.claims() as claims:
-            with claims.on(DIGEST) as hold:
+            with claims.on(some_key()) as hold:
                 assert await hold.take()
                 for name in ("x", "y"):
                     await asyncio.to_thread(hold.about_to_launch, name)
@@ -228,7 +228,7 @@ class TestWritingDown:
                 return True
 
         async with home.claims(Stuck(beside=home.ghosts, clock=home.clock), expiry_s=1000.0) as claims:
-            with claims.on(DIGEST) as hold:
+            with claims.on(some_key()) as hold:
                 assert await hold.take()
                 began = monotonic()
                 await asyncio.to_thread(hold.about_to_launch, "x")
@@ -240,7 +240,7 @@ class TestWritingDown:
 
     async def test_nothing_is_written_after_the_end(self, home: Home) -> None:
         async with home.claims() as claims:
-            with claims.on(DIGEST) as hold:
+            with claims.on(some_key()) as hold:
                 assert await hold.take()
             hold.about_to_launch("x")
             await until(lambda: home.store.count("release") == 1)
@@ -248,7 +248,7 @@ class TestWritingDown:
 
     async def test_whoever_waits_when_it_ends_is_let_go(self, home: Home) -> None:
         async with home.claims() as claims:
-            with claims.on(DIGEST) as hold:
+            with claims.on(some_key()) as hold:
                 assert await hold.take()
                 written = threading.Event()
                 assert hold.note("x", written)
@@ -262,7 +262,7 @@ class TestTakingOver:
         await home.ghost(trying="x")
         home.clock.lapse()
         async with home.claims() as claims:
-            with claims.on(DIGEST) as hold:
+            with claims.on(some_key()) as hold:
                 assert await hold.take()
                 assert (hold.lapses, hold.suspect) == (1, "x")
                 assert hold.verdict() == {}
@@ -279,7 +279,7 @@ class TestTakingOver:
             await home.ghost(name, trying="x")
             home.clock.lapse()
         async with home.claims() as claims:
-            with claims.on(DIGEST) as hold:
+            with claims.on(some_key()) as hold:
                 assert await hold.take()
                 ((algorithm, failure),) = hold.verdict().items()
                 assert algorithm == "x"
@@ -292,7 +292,7 @@ class TestTakingOver:
             await home.ghost(name)
             home.clock.lapse()
         async with home.claims() as claims:
-            with claims.on(DIGEST) as hold:
+            with claims.on(some_key()) as hold:
                 assert await hold.take()
                 assert hold.lapses == 2
                 assert hold.verdict() == {}
@@ -302,7 +302,7 @@ class TestTakingOver:
             await home.ghost(name, trying="x")
             home.clock.lapse()
         async with home.claims() as claims, home.claims(MemoryStore(beside=home.ghosts, clock=home.clock)) as others:
-            with claims.on(DIGEST) as hold, others.on(DIGEST) as theirs:
+            with claims.on(some_key()) as hold, others.on(some_key()) as theirs:
                 assert await hold.take()
                 assert hold.is_hopeless
                 hold.leave()
@@ -450,7 +450,7 @@ class TestTrouble:
         home.store.before = breaks
         async with home.claims() as claims:
             for n in range(2):
-                with claims.on(some_key(n).digest) as hold:
+                with claims.on(some_key(n)) as hold:
                     assert await hold.take()
                     await asyncio.to_thread(hold.about_to_launch, "x")
             await until(lambda: not claims._leaving)
@@ -465,7 +465,7 @@ class TestTrouble:
 
         with caplog.at_level(logging.CRITICAL):
             async with home.claims(Liar(beside=home.ghosts, clock=home.clock)) as claims:
-                with claims.on(DIGEST) as hold:
+                with claims.on(some_key()) as hold:
                     assert await hold.take()
                     assert not hold.in_force
 
@@ -473,7 +473,7 @@ class TestTrouble:
         """Lapsed, it would say that its owner died; and three times so, that the key is not to be searched."""
         store = Refusing(home, refusals=3)
         async with home.claims(store, expiry_s=0.08) as claims:
-            with claims.on(DIGEST) as hold:
+            with claims.on(some_key()) as hold:
                 assert await hold.take()
             await until(lambda: store.count("release") == 4)
             assert await home.holder() is None
@@ -482,7 +482,7 @@ class TestTrouble:
     async def test_in_the_end_it_is_tried_more_than_once(self, home: Home) -> None:
         store = Refusing(home, refusals=2)
         async with home.claims(store) as claims:
-            with claims.on(DIGEST) as hold:
+            with claims.on(some_key()) as hold:
                 assert await hold.take()
             await until(lambda: store.count("release") == 1)
             assert await home.holder() is not None
@@ -491,10 +491,10 @@ class TestTrouble:
     async def test_what_is_held_again_is_owed_no_more(self, home: Home) -> None:
         store = Refusing(home, refusals=1)
         async with home.claims(store, expiry_s=0.08) as claims:
-            with claims.on(DIGEST) as hold:
+            with claims.on(some_key()) as hold:
                 assert await hold.take()
             await until(lambda: bool(claims._owed))
-            with claims.on(DIGEST) as hold:
+            with claims.on(some_key()) as hold:
                 assert await hold.take()
                 await until(lambda: not claims._paying)
                 assert await home.holder() == Claim(digest=DIGEST, owner=claims.owner)
@@ -507,7 +507,7 @@ class TestTrouble:
                 return False
 
         async with home.claims(Liar(beside=home.ghosts, clock=home.clock)) as claims:
-            with claims.on(DIGEST) as hold:
+            with claims.on(some_key()) as hold:
                 assert await hold.take()
                 await asyncio.to_thread(hold.about_to_launch, "x")
         assert await home.holder() is None

@@ -16,6 +16,7 @@ from algosearch.devices.pool import Pool, Turn
 from algosearch.devices.worker import IN_HAND
 from algosearch.records import Key, Record
 from algosearch.search import Searcher
+from algosearch.search import feed as feeds
 from algosearch.stores import Claim, MemoryStore, Miss
 from tests.devices.test_pool import Who
 from tests.search.gated import GatedBackend
@@ -187,3 +188,31 @@ async def test_a_record_that_is_read_while_its_key_comes_to_be_waited_for_is_hea
         await requests
         assert read.is_set()
         assert searcher.statistics().engine.searched == OPS - 1
+
+
+async def test_as_soon_as_nothing_queues_others_are_listened_to(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who has work of its own is in no hurry to hear of others'; who has none left does not wait until it would be."""
+    monkeypatch.setattr(feeds, "BUSY_S", 3600.0)
+    await home.hold([0], expiry_s=3600.0)
+    async with rival(home.store, home.backend) as searcher:
+        requests = asyncio.gather(*(searcher.select(op) for op in some_ops(OPS)))
+        await until(lambda: states(searcher) == ["elsewhere"])
+        await home.ghosts.commit(home.record(0), after=0)
+        with anyio.fail_after(10.0):
+            await requests
+        assert searcher.statistics().engine.searched == OPS - 1
+
+
+async def test_candidates_that_come_with_a_search_are_not_asked_for_as_well(home: Home) -> None:
+    gate = home.backend.gates["enumerate"]
+    gate.close()
+    async with rival(home.store, home.backend) as searcher:
+        raced = asyncio.create_task(searcher.select(some_op(0)))
+        await until(gate.reached.is_set)
+        assert states(searcher) == ["listing"]
+        guessed = asyncio.create_task(searcher.select(some_op(0), mode="heuristic"))
+        await until(lambda: sum(flight.awaited for flight in searcher.flights()) == 2)
+        gate.open()
+        assert (await guessed).precision == "heuristic"
+        assert (await raced).precision == "final"
+        assert searcher.statistics().engine.listings == 1

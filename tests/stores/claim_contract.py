@@ -156,3 +156,16 @@ class ClaimContract(ABC):
             await store.commit(some_record(), after=0)
             await store.release(claim)
             assert await read(store, some_key()) == some_record()
+
+    async def test_what_there_is_of_a_key_comes_with_its_claim(self, home: Home) -> None:
+        key, record = some_key(), some_record()
+        async with home.opened() as ours, home.opened() as theirs:
+            first = await ours.claim(key.digest, "a", expiry_s=EXPIRY_S, reading=key)
+            assert isinstance(first.found, Miss)
+            assert first.found.kind == "absent"
+            await ours.commit(record, after=0)
+            refused = await theirs.claim(key.digest, "b", expiry_s=EXPIRY_S, reading=key)
+            assert refused == Claim(digest=key.digest, owner="a")
+            await ours.release(first)
+            assert (await theirs.claim(key.digest, "b", expiry_s=EXPIRY_S, reading=key)).found == record
+            assert (await theirs.claim(key.digest, "b", expiry_s=EXPIRY_S)).found is None

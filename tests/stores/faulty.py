@@ -143,9 +143,11 @@ class FaultyStore:
             return Committed(record, won=True, kept=False)
         return await self._store.commit(record, after=after)
 
-    async def claim(self, digest: str, owner: str, *, expiry_s: float, trying: str = "") -> Claim:
+    async def claim(
+        self, digest: str, owner: str, *, expiry_s: float, trying: str = "", reading: Key | None = None
+    ) -> Claim:
         await self._come("claim")
-        return await self._store.claim(digest, owner, expiry_s=expiry_s, trying=trying)
+        return await self._store.claim(digest, owner, expiry_s=expiry_s, trying=trying, reading=reading)
 
     async def renew(self, claim: Claim, *, expiry_s: float) -> bool:
         await self._come("renew")

@@ -20,7 +20,6 @@ import socket
 import sys
 import threading
 import traceback
-from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, NoReturn
 
@@ -56,6 +55,7 @@ from algosearch.devices.remote.protocol import (
     Unavailable,
     frame,
 )
+from algosearch.devices.remote.sending import sender
 from algosearch.devices.threads import DeviceThreads
 from algosearch.devices.trip import DeviceSpoilt, SearchStopped, Trip
 from algosearch.errors import DeviceUnavailable
@@ -74,7 +74,7 @@ class Child:
     def __init__(self, end: socket.socket) -> None:
         self._socket = end
         self._sending = threading.Lock()
-        self._send_now = _sender(end)
+        self._send_now = sender(end)
         self._threads: DeviceThreads | None = None
         self._trips: dict[int, Trip] = {}
 
@@ -99,7 +99,12 @@ class Child:
                 self._at_work().enumerate(number, op, width, partial(self._listed, number))
             case Search(number, job):
                 try:
-                    trip = self._at_work().search(number, job, partial(self._ended, number))
+                    trip = self._at_work().search(
+                        number,
+                        job,
+                        partial(self._ended, number),
+                        lambda listing: self._send(Listed(number, listing)),
+                    )
                 except Exception as error:
                     self._broke(number, error)
                 else:
@@ -196,20 +201,6 @@ class Child:
                     self._socket.sendall(rest)
         except OSError:  # nobody is left there
             _exit(1)
-
-
-def _sender(end: socket.socket) -> Callable[[bytes], int]:
-    """Sends what fits at once, without giving the interpreter's lock up, and says how much that was. A socket's own
-    `send` gives it up: beside a busy thread, to win it back for each step takes a tenth of a search."""
-    if sys.platform != "linux":
-        return lambda raw: 0
-    import ctypes
-
-    send = ctypes.PyDLL(None).send
-    send.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int)
-    send.restype = ctypes.c_ssize_t
-    number = end.fileno()
-    return lambda raw: max(0, int(send(number, raw, len(raw), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)))
 
 
 def _as_sent(kind: Any, result: Any) -> Any:

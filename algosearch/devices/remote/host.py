@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
 from algosearch.backends import Device, Recipe
-from algosearch.devices.host import END_S, OnStep, Pending, spoilt, tell
+from algosearch.devices.host import END_S, OnListed, OnStep, Pending, spoilt, tell
 from algosearch.devices.job import Found, Job, Limits, Step
 from algosearch.devices.remote.patience import Patience
 from algosearch.devices.remote.process import ChildProcess, Exit, close_after_fork
@@ -42,6 +42,7 @@ from algosearch.devices.remote.protocol import (
     Unavailable,
     frame,
 )
+from algosearch.devices.remote.sending import sender
 from algosearch.devices.remote.watch import Watch
 from algosearch.devices.trip import Blame
 from algosearch.errors import DeviceUnavailable
@@ -76,6 +77,8 @@ class ChildHost(asyncio.Protocol):
         self._environment: Environment | None = None
         self._frames = Frames(TO_PARENT)
         self._transport: asyncio.WriteTransport | None = None
+        self._send_now: Callable[[bytes], int] = lambda raw: 0
+        """Sends what it can of some bytes at once."""
         self._process: ChildProcess | None = None
         self._ending = False
         self._broke: str | None = None
@@ -130,6 +133,7 @@ class ChildHost(asyncio.Protocol):
             mine.close()
             its.close()
             raise
+        self._send_now = sender(mine)
         self._process = ChildProcess(self._device.name, its, self._on_exit)
         self._send(Open(self._recipe, self._device, self._limits, self._slowest))
         patience = Patience(self._limits.open_s)
@@ -150,9 +154,9 @@ class ChildHost(asyncio.Protocol):
         listing: Listing = await future
         return listing
 
-    async def search(self, job: Job, on_step: OnStep) -> Found:
+    async def search(self, job: Job, on_step: OnStep, on_listed: OnListed) -> Found:
         """As `Host` says."""
-        number, future = self._pending.add(on_step)
+        number, future = self._pending.add(on_step, on_listed)
         try:
             self._send(Search(number, job))
             found: Found = await future
@@ -231,8 +235,10 @@ class ChildHost(asyncio.Protocol):
             case Rests(side, done):
                 self._watch.rests(side)
                 tell(self._device, done)
-            case Listed(number, result) | Ended(number, result):
-                self._pending.settle(number, result, None)
+            case Listed(number, listing):
+                self._pending.listed(number, listing)
+            case Ended(number, found):
+                self._pending.settle(number, found, None)
             case Resting(number):
                 self._pending.settle(number, None, None)
             case Opened(environment):
@@ -250,7 +256,11 @@ class ChildHost(asyncio.Protocol):
 
     def _send(self, message: ToChild) -> None:
         if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(frame(message))
+            raw = frame(message)
+            if not self._transport.get_write_buffer_size():
+                raw = raw[self._send_now(raw) :]
+            if raw:
+                self._transport.write(raw)
             self._watch.heard()
 
     # -- the end -----------------------------------------------------------------------------------------------------

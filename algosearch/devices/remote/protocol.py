@@ -111,7 +111,7 @@ class Unavailable(_Message, frozen=True):
 
 
 class Listed(_Message, frozen=True):
-    """An answer to `Enumerate`."""
+    """An answer to `Enumerate`; or told on the way of a `Search` that does not name its candidates."""
 
     number: int
     listing: Listing
