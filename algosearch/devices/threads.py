@@ -23,7 +23,8 @@ from algosearch.backends import Backend, Device, Session
 from algosearch.devices.job import FOR_EVER_S, Found, Job, Limits, Side, Step, Worked
 from algosearch.devices.lane import lane_of
 from algosearch.devices.pause import Pause
-from algosearch.devices.trip import Blame, SearchStopped, Trip, Yardstick, worked
+from algosearch.devices.trip import Blame, SearchStopped, Trip, worked
+from algosearch.devices.yardstick import Yardstick
 from algosearch.ops import Op
 from algosearch.pinned import PinnedThread, as_exception
 from algosearch.records import Environment, Listing

@@ -27,7 +27,8 @@ from algosearch.devices.admission import Admission
 from algosearch.devices.host import Host, HostLost, OnListed, ThreadHost
 from algosearch.devices.job import Found, Job, Limits, Step
 from algosearch.devices.quiet import Quiet
-from algosearch.devices.trip import SearchStopped, Yardstick
+from algosearch.devices.trip import SearchStopped
+from algosearch.devices.yardstick import Yardstick
 from algosearch.errors import DeviceUnavailable, SearchFailed
 from algosearch.ops import Op
 from algosearch.records import Environment, Failure, Listing, Policy, SearchMode

@@ -350,12 +350,7 @@ class Engine:
             else:
                 self._tower.list_now(pool, subject[0])
         for pool, inquiries in submitted.items():
-            try:
-                self._tower.admit(pool, inquiries)
-            except Exception as error:  # a bug of ours, and even so nobody waits for ever
-                logger.exception("admitting questions broke")
-                for inquiry in inquiries:
-                    inquiry.fail(error)
+            self._tower.admit(pool, inquiries)
 
     def _revised(self, pairs: Sequence[tuple[Record, Record]]) -> None:
         """All hosts have agreed on these, whatever was given before."""

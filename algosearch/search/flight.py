@@ -65,8 +65,8 @@ class Flight:
     """One key on its way."""
 
     __slots__ = (
-        *("_inquiries", "_listing_lock", "began", "expects", "key", "listing", "op", "pool", "precedence", "record"),
-        *("scope", "searched", "state", "storable", "stuck", "trying", "turn"),
+        *("_inquiries", "_listing_ahead", "_listing_lock", "began", "expects", "key", "listing", "op", "pool"),
+        *("precedence", "record", "scope", "searched", "state", "storable", "stuck", "trying", "turn"),
     )
 
     def __init__(self, key: Key, op: Op, pool: Pool, *, storable: bool, searched: bool = False) -> None:

@@ -39,6 +39,7 @@ from algosearch.search.findings import extended, search_of
 from algosearch.search.flight import Flight
 from algosearch.search.hold import Hold
 from algosearch.search.inquiry import Inquiry
+from algosearch.search.keys import KEYS_KEPT, Keys
 from algosearch.search.lookout import Lookout
 from algosearch.search.statistics import FlightStatus
 from algosearch.search.tiers import Tiers
@@ -48,7 +49,6 @@ logger = logging.getLogger("algosearch.engine")
 FIRST_LOOK: Final = 10
 """Candidates asked for at first: on an H200 the first ten of the library's list hold the best of a plain op to within
 0.4 %. A backend lists more where its order is known to be poor, and the race asks for more where it has reason to."""
-_KEYS_KEPT: Final = 100_000
 _MOST_COMMITS: Final = 8
 """Times that a search is appended to what somebody else has just committed, before it is good for this process only."""
 
@@ -63,7 +63,7 @@ class Tower:
         self._tasks = tasks
         self._flights: dict[str, Flight] = {}
         """By the key's digest. Invariant: no ended flight is in it."""
-        self._keys: dict[Pool, dict[Op, Key]] = {}
+        self._keys = Keys()
         self._searched: set[str] = set()
         """Digests of the keys that this engine has searched. Too few cost a second search of what is hopeless."""
         self._lookout = Lookout(tiers, claims, tasks, fly=self._fly, land=lambda flight: self._end(flight, "landed"))
@@ -104,7 +104,7 @@ class Tower:
         environment = pool.known_environment
         if environment is None:
             return None
-        return self._flights.get(self._key_of(pool, environment, inquiry.question.op).digest)
+        return self._flights.get(self._keys.of(pool, environment, inquiry.question.op).digest)
 
     def fail_all(self, error: AlgosearchError) -> None:
         """The end: every flight fails."""
@@ -136,10 +136,22 @@ class Tower:
     def _route(self, pool: Pool, environment: Environment, inquiries: Sequence[Inquiry]) -> None:
         """Put each inquiry on the flight of its key, and let new flights take off together."""
         fresh: list[Flight] = []
+        try:
+            self._board(pool, environment, inquiries, fresh)
+            self._take_off(fresh)
+        except Exception as error:  # a bug of ours, and even so nobody waits for ever
+            logger.exception("admitting questions broke")
+            for inquiry in inquiries:
+                inquiry.fail(error)
+            for flight in fresh:  # who joined one that never took off would wait, too
+                flight.fail(error)
+                self._end(flight, "failed")
+
+    def _board(self, pool: Pool, environment: Environment, inquiries: Sequence[Inquiry], fresh: list[Flight]) -> None:
         for inquiry in inquiries:
             if inquiry.withdrawn:
                 continue
-            key = self._key_of(pool, environment, op := inquiry.question.op)
+            key = self._keys.of(pool, environment, op := inquiry.question.op)
             flight = self._flights.get(key.digest)
             if flight is None:
                 flight = self._new_flight(key, searched_as(op), pool, storable=environment.incomplete is None)
@@ -149,7 +161,6 @@ class Tower:
                 self._catch_up(flight, inquiry)
             if inquiry.hurried:
                 self.list_now(pool, inquiry)
-        self._take_off(fresh)
 
     def _new_flight(self, key: Key, op: Op, pool: Pool, *, storable: bool) -> Flight:
         flight = Flight(key, op, pool, storable=storable, searched=key.digest in self._searched)
@@ -332,7 +343,7 @@ class Tower:
         self.counts.trials += sum(trial.stage != "listed" for trial in found.trials)
         self.counts.search_seconds += found.seconds
         self.counts.lane_wait_seconds += found.lane_wait_s
-        if len(self._searched) >= _KEYS_KEPT:
+        if len(self._searched) >= KEYS_KEPT:
             self._searched.clear()
         self._searched.add(flight.key.digest)
         search = search_of(found, mode)
@@ -387,12 +398,3 @@ class Tower:
                 listing = await (turn or flight.pool).enumerate(flight.op, FIRST_LOOK)
                 if not flight.ended:
                     flight.listed(listing)
-
-    def _key_of(self, pool: Pool, environment: Environment, op: Op) -> Key:
-        keys = self._keys.setdefault(pool, {})
-        key = keys.get(op)
-        if key is None:
-            if len(keys) >= _KEYS_KEPT:
-                keys.clear()
-            key = keys[op] = Key.of(op, environment)
-        return key

@@ -16,6 +16,7 @@ from algosearch.errors import DeviceUnavailable, SearcherClosed, SearchFailed
 from algosearch.pinned import BrokenContract
 from algosearch.records import Key, Record
 from algosearch.search.contained import ContainedStore
+from algosearch.search.flight import Flight
 from algosearch.stores import MemoryStore
 from algosearch.stores.base import Committed, Miss
 from tests.search.gated import GatedBackend, RaisesOnce
@@ -183,6 +184,36 @@ async def test_a_task_of_a_store_that_ends_the_engines_loop(caplog: pytest.LogCa
     assert "the engine broke" in caplog.text
     async with open_searcher(store="memory:", backends=[scripted(some_op())]) as searcher:
         assert (await searcher.select(some_op())).algorithm == FAST
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+async def test_a_bug_where_questions_are_admitted_fails_them_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, is_open: bool
+) -> None:
+    """The device may have to be opened first, and others may have been admitted in the same turn."""
+    ops = some_ops(3)
+    made: list[Flight] = []
+
+    def flight(*of: Any, **named: Any) -> Flight:
+        if len(made) == 1:
+            raise AttributeError("a bug")
+        made.append(Flight(*of, **named))
+        return made[-1]
+
+    async with open_searcher(store="memory:", backends=[scripted(*ops)]) as searcher:
+        if is_open:
+            await searcher.select(ops[2])
+        with monkeypatch.context() as patched:
+            patched.setattr("algosearch.search.tower.Flight", flight)
+            with pytest.raises(SearchFailed, match="a bug"):
+                await searcher.select_many(ops[:2])
+            requests = [searcher.request(op) for op in ops[:2]]
+            waiting = [wait() for request in requests for wait in (request.choice, request.workspace)]
+            failures = await asyncio.gather(*waiting, return_exceptions=True)
+            assert [type(failure) for failure in failures] == [SearchFailed] * 4
+        assert len(made) == 1, "one did not take off, and is not there to be joined"
+        assert [choice.algorithm for choice in await searcher.select_many(ops)] == [FAST] * 3
+    assert "admitting questions broke" in caplog.text
 
 
 class _Waiting(MemoryStore):
