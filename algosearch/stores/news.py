@@ -54,6 +54,8 @@ class News:
         most; between two looks pass some `LAGS`."""
         pause_s = min(link.lag_s * LAGS, LONGEST_GATHER_S)
         await asyncio.sleep(self._heard_at + pause_s * random.uniform(0.5, 1.5) - monotonic())
+        if self.missed:  # of another server, maybe, whose clock is behind: what comes now would seem old
+            await self.begin(link)
         wait_s, deadline = self._news_s, monotonic() + self._news_s
         digests: set[str] = set()
         while not digests and not self.missed and wait_s > 0:

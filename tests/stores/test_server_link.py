@@ -19,6 +19,7 @@ from algosearch.stores.connecting import Lookup, unnamed
 from algosearch.stores.layout import Names
 from algosearch.stores.link import STOOD_STILL_S
 from tests.servers import Server, running
+from tests.stores.nouns import some_record
 
 BORN = Names("algosearch").born
 
@@ -68,6 +69,27 @@ async def test_a_full_server_is_the_same_one_each_time_and_is_marked_when_there_
 async def test_handles_that_mark_a_server_at_once_agree_on_the_mark(server: Server) -> None:
     stores = [ServerStore(server.unix, pulse_s=0.01) for _ in range(8)]
     assert await asyncio.gather(*(returns(store, probes=3) for store in stores)) == [0] * 8
+
+
+async def test_news_of_another_server_are_heard_though_its_clock_is_behind(server: Server) -> None:
+    names = Names("algosearch")
+    returned = asyncio.Event()
+    listener, writer = (ServerStore(server.unix, pulse_s=0.01, news_s=5.0) for _ in range(2))
+    listener.on_return = returned.set
+    await listener.open()
+    await writer.open()
+    try:
+        assert server.command("XADD", names.news, "99999999999999-0", "somebody", "a" * 64).startswith("$")
+        assert await listener.changes() == frozenset({"a" * 64})
+        assert server.command("FLUSHALL") == "+OK"
+        await returned.wait()
+        assert await listener.changes() is True
+        record = some_record()
+        await writer.commit(record, after=0)
+        assert await listener.changes() == frozenset({record.key.digest})
+    finally:
+        await listener.aclose()
+        await writer.aclose()
 
 
 async def test_a_call_that_was_late_because_this_process_stood_still_is_made_again(
