@@ -1,24 +1,32 @@
-"""How a link connects: the redis package's connections, and names of hosts that are looked up in a thread of our own.
+"""How a link connects: the redis package's connections, but for two things that asyncio does in another way.
 
-A connection of the package has its loop look a name up, in an executor whose threads the interpreter waits for when it
-exits: with a name server that does not answer, half a minute after the job is done. So a `Lookup` does it in a pinned
-thread, whose end nobody waits for, and connections are handed addresses.
+- *A host's name* is looked up by the loop in an executor whose threads the interpreter waits for when it exits: with a
+  name server that does not answer, half a minute after the job is done. So a `Lookup` does it in a pinned thread, whose
+  end nobody waits for, and connections are handed addresses.
+- *A Unix socket whose queue is full*, as when hundreds of ranks connect at once, says "try again", which asyncio takes
+  for a connection that is on its way, and then for one that is made. So it is tried again here until there is room.
 
 The package has had other arguments in each of its versions; what differs is read from their signatures.
 """
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import ipaddress
+import random
 import socket
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from algosearch.pinned import PinnedThread
 from algosearch.stores.address import ServerAddress
 
 if TYPE_CHECKING:
     from redis.asyncio import BlockingConnectionPool
+
+
+_FULL_S: Final = 0.01
+"""Between two attempts at one that is full, on average: in that time a server takes hundreds from its queue."""
 
 
 class Lookup:
@@ -55,7 +63,7 @@ def pool_of(address: ServerAddress, lookup: Lookup, *, retries: int, connections
 
     kind: Any
     if address.path:
-        kind = UnixDomainSocketConnection
+        kind = _queueing(UnixDomainSocketConnection)
     else:
         kind = _by_address(SSLConnection if address.tls else Connection, lookup)
     more: dict[str, Any] = {**unnamed(kind), **address.connecting()}
@@ -103,6 +111,35 @@ def _by_address(kind: Any, lookup: Lookup) -> Any:
             return {**arguments, "server_hostname": self.host} if arguments.get("ssl") else arguments
 
     return ByAddress
+
+
+def _queueing(kind: Any) -> Any:
+    """The same kind of connection, which waits for a place in the queue of its socket."""
+
+    class Queueing(kind):  # type: ignore[misc]
+        async def _connect(self) -> None:
+            async with asyncio.timeout(self.socket_connect_timeout):
+                self._reader, self._writer = await asyncio.open_unix_connection(sock=await _connected(self.path))
+            await self.on_connect()
+
+    return Queueing
+
+
+async def _connected(path: str) -> socket.socket:
+    """A socket that is connected to this path. Such a connection is made at once, or not at all."""
+    while True:
+        end = socket.socket(socket.AF_UNIX)
+        try:
+            end.setblocking(False)
+            end.connect(path)
+        except BlockingIOError:
+            end.close()
+        except BaseException:
+            end.close()
+            raise
+        else:
+            return end
+        await asyncio.sleep(_FULL_S * random.uniform(0.5, 1.5))
 
 
 def _is_address(host: str) -> bool:

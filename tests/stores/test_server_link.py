@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import subprocess
 import sys
@@ -90,6 +91,32 @@ async def test_news_of_another_server_are_heard_though_its_clock_is_behind(serve
     finally:
         await listener.aclose()
         await writer.aclose()
+
+
+async def test_a_unix_socket_whose_queue_is_full_is_waited_for() -> None:
+    """As when hundreds of ranks connect at once. A server that stands still takes nobody from its queue."""
+    with tempfile.TemporaryDirectory() as directory, running(Path(directory), options=("--tcp-backlog", "1")) as server:
+        store = ServerStore(server.unix)
+        with contextlib.ExitStack() as waiting:
+            server.freeze()
+            while True:
+                end = waiting.enter_context(socket.socket(socket.AF_UNIX))
+                end.setblocking(False)
+                try:
+                    end.connect(str(server.socket))
+                except BlockingIOError:
+                    break
+            opening = asyncio.create_task(store.open())
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert not opening.done()
+            server.thaw()
+            await opening
+        try:
+            assert (await store.commit(some_record(), after=0)).kept
+            assert (await store.statistics()).trouble == ()
+        finally:
+            await store.aclose()
 
 
 async def test_a_call_that_was_late_because_this_process_stood_still_is_made_again(
