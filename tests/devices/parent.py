@@ -1,14 +1,15 @@
 """A process with a device in a child: `python -m tests.devices.parent HOW`. It says the child's number.
 
 `idle` waits to be killed, `busy` with a candidate that hangs; `returns` comes to its end without closing anything;
-`forks` leaves a fork of itself behind that keeps everything open that it can. `opens` says the number before the device
-is open, for which there are `OPEN_S`, and what became of that.
+`forks` leaves a fork of itself behind that keeps everything open that it can. `opens` says the number and
+stops both of them before the device is open, for which there are `OPEN_S`; and says what became of that.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
 import threading
 import time
@@ -40,6 +41,8 @@ async def open_and_tell() -> None:
     while not isinstance(worker._host, ChildHost) or worker._host.pid is None:
         await asyncio.sleep(0.001)
     say(worker._host.pid)
+    for pid in (worker._host.pid, os.getpid()):  # as a job that is suspended: nobody gets any further
+        os.kill(pid, signal.SIGSTOP)
     try:
         await opening
         say("opened")

@@ -55,10 +55,8 @@ def test_a_job_that_is_suspended_while_its_device_is_opened_has_it_afterwards() 
     ) as parent:
         assert parent.stdout is not None
         child = int(parent.stdout.readline())
-        stopped = (parent.pid, child)
-        for pid in stopped:
-            os.kill(pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, parent.pid, os.WSTOPPED | os.WNOWAIT)
         time.sleep(OPEN_S + 1.5)
-        for pid in stopped:
+        for pid in (parent.pid, child):
             os.kill(pid, signal.SIGCONT)
         assert parent.communicate(timeout=30)[0] == "opened\n"
