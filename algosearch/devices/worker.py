@@ -120,9 +120,9 @@ class Worker:
 
     @property
     def survives_crashes(self) -> bool:
-        """Whether this process outlives a candidate that kills the one in which it runs. If not, who wants to know what
-        killed it must have written it down before the launch."""
-        return self.isolation == "process"
+        """Whether this process outlives every candidate: they run elsewhere, or kill nobody. If not, who wants to know
+        what killed it must have written it down before the launch."""
+        return self.isolation == "process" or self._backend.isolation == "thread"
 
     @property
     def in_hand(self) -> int:

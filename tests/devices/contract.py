@@ -155,12 +155,18 @@ class WorkerContract(ABC):
         assert by_name(found)["good"].stage == "final"
         assert counted(tmp_path / "trace")["build"] == 1
 
+    @pytest.mark.parametrize("home", ["process", "thread"])
+    async def test_it_survives_what_runs_elsewhere_and_what_kills_nobody(self, home: Isolation) -> None:
+        backend = SimulatedBackend()
+        backend.isolation = home
+        worker = Worker(backend, backend.devices()[0], isolation=self.isolation)
+        assert worker.survives_crashes == (self.isolation == "process" or home == "thread")
+
     async def test_it_tells_what_it_does_and_whom_it_is_about_to_launch(self) -> None:
         doing: list[str] = []
         launched: list[str] = []
         script = script_of(candidate("a", 10.0), candidate("b", 50.0))
         async with opened(SimulatedBackend(script), self.isolation) as worker:
-            assert worker.survives_crashes == (self.isolation == "process")
             await search(worker, on_trying=doing.append, on_launch=launched.append)
         assert launched == [algorithm("a"), algorithm("b")]
         assert doing[:2] == [f"building {algorithm('a')}", f"building {algorithm('b')}"]

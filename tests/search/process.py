@@ -41,6 +41,7 @@ class Report(msgspec.Struct, kw_only=True):
 
 async def work(job: Job) -> Report:
     backend = SimulatedBackend(job.script, trace=job.trace)
+    backend.isolation = "process"  # its script may kill, and it runs here all the same
     async with rival(DirectoryStore(job.store), backend, expiry_s=job.expiry_s) as searcher:
         sys.stdout.write("ready\n")
         sys.stdout.flush()

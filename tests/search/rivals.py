@@ -84,7 +84,8 @@ async def rival(
     store: Store, backend: Backend, *, expiry_s: float = EXPIRY_S, patience_s: float = PATIENCE_S
 ) -> AsyncIterator[Searcher]:
     """A searcher with an engine of its own, as another process has."""
-    engine = Engine(Lineup([backend], None), lambda: store, expiry_s=expiry_s, patience_s=patience_s)
+    lineup = Lineup([backend], None)
+    engine = Engine(lineup, lambda: store, isolation="thread", expiry_s=expiry_s, patience_s=patience_s)
     engine.start()
     try:
         await engine.ready.wait()

@@ -513,7 +513,8 @@ class TestLies:
                 assert (await searcher.select(some_op())).algorithm == FAST
 
 
-async def test_a_candidate_is_in_the_claim_before_it_is_launched(home: Home) -> None:
+async def test_a_candidate_is_in_the_claim_before_it_is_launched(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Worker, "survives_crashes", False)
     backend = home.backend()
     key = home.key()
     seen: list[str] = []
