@@ -61,7 +61,7 @@ class Inquiry:
 
     Args:
         on_answer: called with the choice, or None for an error, before whoever waits wakes.
-        lock: of its milestones; many inquiries share one.
+        lock: of its milestones; many inquiries share one, as `Milestone` says.
 
     Invariant: `open_requests` is changed under the lock of its `Answers` only; when it falls to 0 before the answer,
     the inquiry is withdrawn and never joined again.
@@ -73,7 +73,7 @@ class Inquiry:
     )
 
     def __init__(
-        self, question: Question, on_answer: Callable[[Inquiry, Choice | None], None], lock: threading.Lock
+        self, question: Question, on_answer: Callable[[Inquiry, Choice | None], None], lock: threading.RLock
     ) -> None:
         self.question = question
         self.answered: Milestone[Choice] = Milestone(lock)

@@ -18,7 +18,7 @@ LATER = (Candidate(algorithm=SLOW, rank=0, workspace_bytes=0),)
 
 def inquiry() -> Inquiry:
     question = Question(some_op(), Policy(), None, "race")
-    return Inquiry(question, lambda inquiry, choice: None, threading.Lock())
+    return Inquiry(question, lambda inquiry, choice: None, threading.RLock())
 
 
 def test_what_was_told_before_anybody_asked_is_known_once_somebody_does() -> None:
