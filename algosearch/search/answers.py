@@ -23,8 +23,8 @@ ANSWERS_KEPT: Final = 200_000
 
 LOCKS: Final = 64
 """Shared by the milestones of all inquiries. One alone would be waited for (6 % of the processor time of a thousand
-askers of a thousand keys); one each is something more to make, and for the garbage collector to visit. A thread may take
-one twice (`Milestone`)."""
+askers of a thousand keys); one each is something more to make, and for the garbage collector to visit. A thread may
+take one twice (`Milestone`)."""
 
 Place = tuple[Mode | None, str | None, Policy | None]
 """(mode, device, policy) of a call. None in the first or last stands for the searcher's own."""
