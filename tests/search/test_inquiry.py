@@ -62,6 +62,18 @@ def test_a_failure_takes_nothing_back(asks_first: bool) -> None:
         asked.answered.result()
 
 
+def test_in_a_child_nobody_waits_for_who_held_its_lock_at_the_fork(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = inquiry()
+    asked.tell(LISTED)
+    seen: list[object] = []
+    with asked._lock:
+        monkeypatch.setattr("algosearch.search.inquiry.forks", lambda: asked._forks + 1)
+        child = threading.Thread(target=lambda: seen.append(asked.listed.result()), daemon=True)
+        child.start()
+        child.join(10.0)
+        assert seen == [LISTED]
+
+
 def test_a_known_answer_tells_its_candidates() -> None:
     asked = inquiry()
     choice = Choice(algorithm=FAST, workspace_bytes=0, seen=LISTED, verdicts=b"\0")
