@@ -11,13 +11,14 @@ _LONGEST: Final = 200
 def without_secrets(location: str) -> str:
     """What was written as a location, for messages and logs: without the user and password that a URL may have.
 
-    They may have characters in them that belong into no URL, and its slashes may be missing: so everything goes that
-    stands between its scheme and the last `@`.
+    They may have characters in them that belong into no URL, its slashes may be missing, and there may be a blank or a
+    quotation mark before it: so everything goes that stands between its scheme and the last `@`.
     """
     scheme, mark, rest = location.partition(":")
-    if not mark or "@" not in rest or not scheme.isalpha():
-        return location
-    return f"{scheme}:{'//' * rest.startswith('//')}{rest.rpartition('@')[2]}"
+    if mark and "@" in rest and scheme.isalpha():
+        return f"{scheme}:{'//' * rest.startswith('//')}{rest.rpartition('@')[2]}"
+    before, mark, rest = location.partition("://")
+    return f"{before}{mark}{rest.rpartition('@')[2]}" if mark else location
 
 
 def shown(value: object) -> str:

@@ -111,7 +111,9 @@ def _laying_out(blocks: Sequence[Block], within_bytes: int | None) -> Generator[
         if best.bytes == bound:
             break
 
-    small_enough = _GOOD_ENOUGH * bound if within_bytes is None or within_bytes < bound else within_bytes
+    small_enough = _GOOD_ENOUGH * bound
+    if within_bytes is not None and within_bytes >= bound:
+        small_enough = min(small_enough, within_bytes)
     if best.bytes > small_enough:
         best = yield from _improved(tried, small_enough)
     return Arena(offsets=best.offsets, bytes=best.bytes, lower_bound_bytes=bound, worst=worst)

@@ -166,15 +166,10 @@ class Pending:
         call = self._calls.pop(number, None)
         if call is None or call.future.done():
             return
-        future = call.future
         if error is None:
-            future.set_result(result)
-        elif isinstance(error, StopIteration):  # no future can carry it
-            refused = RuntimeError(f"raised {error!r}")
-            refused.__cause__ = error
-            future.set_exception(refused)
+            call.future.set_result(result)
         else:
-            future.set_exception(error)
+            call.future.set_exception(error)
 
     def lose(self, reason: str, blamed: Sequence[Blame]) -> None:
         """Nothing comes back any more: every call ends with its own `HostLost`."""

@@ -112,23 +112,33 @@ class Trip:
             self._end(None, SearchStopped())
 
     def _take_turn(self, side: Side) -> None:
-        begin = perf_counter()
-        self._turn_began = begin, self._idle_s
+        """Whatever it comes to, the other thread has it next, or whoever waits for it is told."""
         try:
-            instruction = self._prepare() if side == "prepare" else self._run()
+            following = self._turn(side)
         except BaseException as error:
             self._end(None, as_exception(error))
             return
+        if isinstance(following, Found):
+            self._end(following, None)
+        else:
+            self._hand_over(following)
+
+    def _turn(self, side: Side) -> Side | Found:
+        """Which thread has it next, or what was found."""
+        instruction = self._carry_out(side)
+        if not isinstance(instruction, Finished):
+            return "lane" if side == "prepare" else "prepare"
+        return "prepare" if self._tries_again() else self._found(instruction)
+
+    def _carry_out(self, side: Side) -> Instruction:
+        begin = perf_counter()
+        self._turn_began = begin, self._idle_s
+        try:
+            return self._prepare() if side == "prepare" else self._run()
         finally:
             self._busy_s += perf_counter() - begin
             began, idle_s = self._turn_began
             self._threads.rest(side, worked(side, self._job.op, began, self._idle_s - idle_s))
-        if not isinstance(instruction, Finished):
-            self._hand_over("lane" if side == "prepare" else "prepare")
-        elif self._tries_again():
-            self._hand_over("prepare")
-        else:
-            self._end(instruction, None)
 
     def _tries_again(self) -> bool:
         """Whether there is more to do after all: whoever found no memory gets another chance, once, now that nothing of
@@ -141,18 +151,18 @@ class Trip:
         self._spare = {}
         return True
 
-    def _end(self, finished: Finished | None, error: BaseException | None) -> None:
+    def _found(self, finished: Finished) -> Found:
+        seconds = max(0.0, self._busy_s - self._idle_s)
+        found = Found(
+            trials=finished.trials, complete=finished.complete, seconds=seconds, lane_wait_s=self._lane_wait_s
+        )
+        self._threads.yardstick.note(self._job.op, found)
+        return found
+
+    def _end(self, found: Found | None, error: BaseException | None) -> None:
         # Before anybody is told, so that whoever closes the device then closes it behind this.
         self._threads.lane.post(self._destroy)
-        if finished is None:
-            self._then(None, error)
-        else:
-            seconds = max(0.0, self._busy_s - self._idle_s)
-            found = Found(
-                trials=finished.trials, complete=finished.complete, seconds=seconds, lane_wait_s=self._lane_wait_s
-            )
-            self._threads.yardstick.note(self._job.op, found)
-            self._then(found, None)
+        self._then(found, error)
 
     def _destroy(self) -> None:
         plans = (*self._plans.values(), *self._spare.values())

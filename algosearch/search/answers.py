@@ -23,7 +23,8 @@ ANSWERS_KEPT: Final = 200_000
 
 LOCKS: Final = 64
 """Shared by the milestones of all inquiries. One alone would be waited for (6 % of the processor time of a thousand
-askers of a thousand keys); one each is something more to make, and for the garbage collector to visit."""
+askers of a thousand keys); one each is something more to make, and for the garbage collector to visit. A thread may
+take one twice (`Milestone`)."""
 
 Place = tuple[Mode | None, str | None, Policy | None]
 """(mode, device, policy) of a call. None in the first or last stands for the searcher's own."""
@@ -61,7 +62,7 @@ class Answers:
     def renew_after_fork(self) -> None:
         """What is in the table is as true in the child; what is pending is the parent's."""
         self._lock = threading.Lock()
-        self._locks = cycle([threading.Lock() for _ in range(LOCKS)])
+        self._locks = cycle([threading.RLock() for _ in range(LOCKS)])
         self._pending = {}
 
     @property

@@ -82,7 +82,7 @@ class Engine:
         self._home = home
         self._base = base
         self._isolation = isolation
-        self._lease = expiry_s, patience_s
+        self._lease = {"expiry_s": expiry_s, "patience_s": patience_s}
         self._stopping = False
         self._tables: WeakSet[Answers] = WeakSet()
         """Of answers that were given."""
@@ -210,7 +210,6 @@ class Engine:
         counts = Counts() if self._tower is None else self._tower.counts
         claims = ClaimCounts() if self._tower is None else self._tower.claims.counts
         store, base = self._tiers.store, self._tiers.base
-        environments = self.environments()
         return EngineStatistics(
             store=None if store is None else store.location,
             store_trouble=self._tiers.trouble,
@@ -218,7 +217,7 @@ class Engine:
             not_kept=self._store.not_kept,
             incomplete={
                 f"{environment.backend} on {environment.device}": environment.incomplete
-                for environment in environments
+                for environment in self.environments()
                 if environment.incomplete is not None
             },
             **counts.facts(),
@@ -278,8 +277,7 @@ class Engine:
 
     async def _open(self, tasks: TaskGroup) -> None:
         self._tasks = tasks
-        expiry_s, patience_s = self._lease
-        claims = Claims(self._tiers, tasks, expiry_s=expiry_s, patience_s=patience_s)
+        claims = Claims(self._tiers, tasks, **self._lease)
         self._tower = Tower(self._tiers, tasks, claims)
         self._store.watch(self._revised)
         self._verifier = Verifier(self._tiers, tasks, self._all_pools)
@@ -322,6 +320,15 @@ class Engine:
             messages = tuple(self._inbox)
             self._inbox.clear()
             self._woken = False
+        try:
+            self._hand_out(messages)
+        except Exception:  # a bug of ours, or it is ending: even so nobody waits for ever
+            logger.exception("taking what was posted broke")
+            for message, subject in messages:
+                if message in _ANSWERED:
+                    subject.fail(SearcherClosed("its engine broke over this, as the log says"))
+
+    def _hand_out(self, messages: Sequence[tuple[Message, Subject]]) -> None:
         assert self._tower is not None
         assert self._tasks is not None
         submitted: dict[Pool, list[Inquiry]] = {}

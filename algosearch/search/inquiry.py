@@ -61,7 +61,7 @@ class Inquiry:
 
     Args:
         on_answer: called with the choice, or None for an error, before whoever waits wakes.
-        lock: of its milestones; many inquiries share one.
+        lock: of its milestones; many inquiries share one, as `Milestone` says.
 
     Invariant: `open_requests` is changed under the lock of its `Answers` only; when it falls to 0 before the answer,
     the inquiry is withdrawn and never joined again.
@@ -73,7 +73,7 @@ class Inquiry:
     )
 
     def __init__(
-        self, question: Question, on_answer: Callable[[Inquiry, Choice | None], None], lock: threading.Lock
+        self, question: Question, on_answer: Callable[[Inquiry, Choice | None], None], lock: threading.RLock
     ) -> None:
         self.question = question
         self.answered: Milestone[Choice] = Milestone(lock)
@@ -98,24 +98,26 @@ class Inquiry:
         """First milestone: the candidates and the workspace of each, or what tells them. Made when somebody asks for
         it: few do."""
         listed = self._listed
-        if listed is None:
+        if listed is None and self.inherited:
+            listed = Milestone()  # whoever held the lock at the fork holds it for ever here; and nothing more is told
+            self._pass_on(listed)
+        elif listed is None:
             with self._lock:
                 if self._listed is None:
                     self._listed = Milestone(self._lock)
                 listed = self._listed
-            self._pass_on()
+            self._pass_on(listed)
         return listed
 
     def tell(self, listed: Listed) -> None:
         """Let the first milestone happen. Harmless if it has."""
         if self._told is None and self._error is None:
             self._told = listed
-            self._pass_on()
+            self._pass_on(self._listed)
 
-    def _pass_on(self) -> None:
+    def _pass_on(self, listed: Milestone[Listed] | None) -> None:
         # Whoever makes the milestone looks afterwards what was told, and whoever tells, whether it was made: one of the
         # two finds the other, and the milestone happens once.
-        listed = self._listed
         if listed is not None:
             if self._told is not None:
                 listed.set(self._told)
@@ -157,7 +159,7 @@ class Inquiry:
             error = broken
         self._on_answer(self, None)
         self._error = error
-        self._pass_on()
+        self._pass_on(self._listed)
         self.answered.fail(error)
 
 

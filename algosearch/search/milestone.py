@@ -36,13 +36,15 @@ class Milestone(Generic[T]):
     """One value or error, awaited by many.
 
     Args:
-        lock: to be shared by thousands, none of which is touched while it is held; each has its own if left out.
+        lock: to be shared by thousands; each has its own if left out. One that a thread may take twice (an `RLock`):
+            while it is held for one of them a garbage collection may begin, and close a coroutine that waited for
+            another. Never for the same one, which keeps its waiters alive.
     """
 
     __slots__ = ("_blocked", "_callback", "_callbacks", "_error", "_happened", "_lock", "_loop", "_value", "waiting")
 
-    def __init__(self, lock: threading.Lock | None = None) -> None:
-        self._lock = threading.Lock() if lock is None else lock
+    def __init__(self, lock: threading.RLock | None = None) -> None:
+        self._lock: threading.Lock | threading.RLock = threading.Lock() if lock is None else lock
         self._happened = False
         self._value: T | None = None
         self._error: AlgosearchError | None = None

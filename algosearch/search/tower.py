@@ -24,15 +24,7 @@ from algosearch.devices.pool import Pool, Turn
 from algosearch.devices.worker import Found, nobody_asked
 from algosearch.errors import AlgosearchError, SearcherClosed
 from algosearch.ops import Op, searched_as
-from algosearch.records import (
-    Environment,
-    Key,
-    Listing,
-    Policy,
-    Record,
-    SearchMode,
-    not_to_try,
-)
+from algosearch.records import Environment, Key, Listing, Policy, Record, SearchMode, not_to_try
 from algosearch.search.claims import Claims, shown
 from algosearch.search.counts import Counts
 from algosearch.search.findings import extended, search_of
@@ -144,8 +136,7 @@ class Tower:
             for inquiry in inquiries:
                 inquiry.fail(error)
             for flight in fresh:  # who joined one that never took off would wait, too
-                flight.fail(error)
-                self._end(flight, "failed")
+                self._fail(flight, error)
 
     def _board(self, pool: Pool, environment: Environment, inquiries: Sequence[Inquiry], fresh: list[Flight]) -> None:
         for inquiry in inquiries:
@@ -228,8 +219,7 @@ class Tower:
             logger.warning(
                 "%s failed: %s", flight.op.describe(), error, exc_info=not isinstance(error, AlgosearchError)
             )
-            self._end(flight, "failed")
-            flight.fail(error)
+            self._fail(flight, error)
 
     async def _search(self, flight: Flight) -> None:
         """Queue, claim and search, or wait for who does, until nobody waits for an answer of this flight."""
@@ -273,7 +263,9 @@ class Tower:
                 return True
             if hold.in_force:
                 await self._look_again(flight, hold)
-            wanted = flight.wanted()
+            async with flight.listing_lock:  # it may be listed out of turn
+                pass
+            wanted = flight.wanted()  # only now: others may have joined, or have left, meanwhile
             if wanted is None:
                 return True
             mode, policies = wanted
@@ -287,8 +279,6 @@ class Tower:
     ) -> Found:
         """The device lists the candidates, unless they are known, and races them: all in one message."""
         flight.move("listing", turn.device)
-        async with flight.listing_lock:  # it may be listed out of turn
-            pass
 
         def listed(listing: Listing) -> None:
             if flight.state == "listing":
@@ -370,9 +360,17 @@ class Tower:
         self._end(flight, "landed")
         if late:
             following = self._new_flight(flight.key, flight.op, flight.pool, storable=flight.storable)
-            for inquiry in late:
-                following.join(inquiry)
-            self._take_off([following])
+            try:
+                for inquiry in late:
+                    following.join(inquiry)
+                self._take_off([following])
+            except Exception as error:  # as in `_route`
+                logger.exception("boarding the next flight broke")
+                self._fail(following, error)
+
+    def _fail(self, flight: Flight, error: Exception) -> None:
+        self._end(flight, "failed")
+        flight.fail(error)
 
     def _end(self, flight: Flight, state: Literal["landed", "failed", "dropped"]) -> None:
         if not flight.ended:

@@ -49,7 +49,7 @@ def hindrance_of(error: Exception, timeout_s: float, address: ServerAddress) -> 
     if address.tls:
         for cause in _causes(error):
             if isinstance(cause, ssl.SSLError):
-                return _of_tls(cause, address)
+                return _of_tls(cause)
             if isinstance(cause, FileNotFoundError | PermissionError):
                 return Hindrance("refused", f"{cause}", "correct the paths ca, certificate and key in its address")
     error = next((cause for cause in _causes(error) if isinstance(cause, exceptions.AuthenticationError)), error)
@@ -92,7 +92,7 @@ def _causes(error: BaseException | None) -> Iterator[Exception]:
         error = error.__cause__ or error.__context__
 
 
-def _of_tls(error: ssl.SSLError, address: ServerAddress) -> Hindrance:
+def _of_tls(error: ssl.SSLError) -> Hindrance:
     """Which of the three paths, or the scheme, is to be set."""
     said = f"{error.reason or error}".replace("_", " ").lower()
     if isinstance(error, ssl.SSLCertVerificationError):

@@ -95,7 +95,11 @@ class Trips:
         for together in in_order([ask for ask in asks if not ask.answer.cancelled()]):
             shelf = self._shelf()
             if shelf is not None:
-                _carry_out(shelf, together)
+                try:
+                    _carry_out(shelf, together)
+                except BaseException as error:  # whatever it is, nobody waits for ever
+                    for ask in together:
+                        ask.outcome = None, as_exception(error)
             _tell(together)
 
 
@@ -130,14 +134,9 @@ def _chunks(asks: list[Ask]) -> Iterator[list[Ask]]:
 
 def _carry_out(shelf: Shelf, asks: Sequence[Ask]) -> None:
     if len(asks) > 1 and asks[0].kind == "read":
-        try:
-            answers = iter(shelf.get_many([key for ask in asks for key in ask.keys]))
-        except BaseException as error:
-            for ask in asks:
-                ask.outcome = None, as_exception(error)
-        else:
-            for ask in asks:
-                ask.outcome = [next(answers) for _ in ask.keys], None
+        answers = iter(shelf.get_many([key for ask in asks for key in ask.keys]))
+        for ask in asks:
+            ask.outcome = [next(answers) for _ in ask.keys], None
         return
 
     def all_or_none() -> None:

@@ -150,3 +150,12 @@ def test_an_arena_that_has_to_fit_is_looked_for_longer() -> None:
     assert not overlapping(placed)
     assert lay_out(blocks, within_bytes=loose.bytes) == loose
     assert lay_out(blocks, within_bytes=bound - 1) == loose  # no arena can be so small, and it is not looked for
+
+
+def test_plenty_of_room_is_no_reason_to_waste_it() -> None:
+    dice = random.Random(50)
+    blocks = []
+    for number in range(40):
+        size, moments = dice.randint(1, 20_000), sorted((dice.randint(0, 20), dice.randint(0, 20)))
+        blocks.append(Block(("tensor", f"b{number}"), size, *moments))
+    assert lay_out(blocks, within_bytes=1 << 40) == lay_out(blocks)

@@ -10,7 +10,9 @@ import pytest
 
 from algosearch.backends.simulated import Fault, SimulatedBackend, TraceEvent
 from algosearch.backends.simulated.session import SimulatedSession
+from algosearch.devices.trip import Trip
 from algosearch.devices.worker import IN_HAND, IN_HAND_OF_A_CHILD, MOST_IN_HAND, SearchStopped, Worker
+from algosearch.devices.yardstick import Yardstick
 from algosearch.records import Burst, Failure
 from tests.devices.contract import WorkerContract
 from tests.devices.helpers import OP, algorithm, by_name, candidate, opened, script_of, search
@@ -188,3 +190,20 @@ async def test_a_call_that_outlives_its_worker_is_left_to_end_by_itself() -> Non
             break
         await asyncio.sleep(0.005)
     assert inner.statistics() == before
+
+
+@pytest.mark.parametrize("broken", [(Trip, "_tries_again"), (Yardstick, "note")])
+async def test_a_search_that_breaks_behind_its_race_fails(
+    broken: tuple[type, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever breaks between the two threads, whoever waits for it is told."""
+
+    def breaks(*of: object) -> None:
+        raise ZeroDivisionError
+
+    async with opened(SimulatedBackend(script_of(candidate("a", 10.0))), "thread") as worker:
+        with monkeypatch.context() as patched:
+            patched.setattr(*broken, breaks)
+            with pytest.raises(ZeroDivisionError):
+                await search(worker)
+        assert (await search(worker)).best_us == pytest.approx(10.0)

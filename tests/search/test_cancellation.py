@@ -198,7 +198,7 @@ async def test_a_flight(elsewhere: bool, kind: str, tmp_path: Path) -> None:
         def scenario() -> Coroutine[None, None, None]:
             op = some_op(next(n))
             question = Question(op, Policy(), None, "race")
-            inquiries.append(Inquiry(question, lambda inquiry, choice: None, threading.Lock()))
+            inquiries.append(Inquiry(question, lambda inquiry, choice: None, threading.RLock()))
             inquiries[-1].open_requests = 1
             flight = tower._new_flight(Key.of(op, environment), canonical(op), pool, storable=True)
             flight.join(inquiries[-1])

@@ -17,6 +17,7 @@ from algosearch.pinned import BrokenContract
 from algosearch.records import Key, Record
 from algosearch.search.contained import ContainedStore
 from algosearch.search.flight import Flight
+from algosearch.search.tower import Tower
 from algosearch.stores import MemoryStore
 from algosearch.stores.base import Committed, Miss
 from tests.search.gated import GatedBackend, RaisesOnce
@@ -214,6 +215,59 @@ async def test_a_bug_where_questions_are_admitted_fails_them_and_nothing_else(
         assert len(made) == 1, "one did not take off, and is not there to be joined"
         assert [choice.algorithm for choice in await searcher.select_many(ops)] == [FAST] * 3
     assert "admitting questions broke" in caplog.text
+
+
+@pytest.mark.parametrize("broken", ["tower.Tower.admit", "tower.Tower.withdraw", "stillness.Stillness.begin"])
+async def test_a_bug_where_what_was_posted_is_taken_leaves_nobody_waiting(
+    broken: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def breaks(*of: object) -> None:
+        raise AttributeError("a bug")
+
+    backend = GatedBackend(scripted(*some_ops(3)))
+    async with open_searcher(store="memory:", backends=[backend]) as searcher:
+        await searcher.select(some_op(2))
+        engine, go = searcher._engine, threading.Event()
+        backend.gates["launch"].close()
+        searched = searcher.request(some_op(0))
+        assert await asyncio.to_thread(backend.gates["launch"].reached.wait, 20)
+        assert engine._loop is not None
+        engine._loop.call_soon_threadsafe(go.wait, 20)  # so that all that follows is taken at once
+        with monkeypatch.context() as patched:
+            patched.setattr(f"algosearch.search.{broken}", breaks)
+            searched.withdraw()
+            hush, asked = engine.hush(), searcher.request(some_op(1))
+            go.set()
+            outcomes = await asyncio.gather(asked.choice(), hush.held.wait(), return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == [SearcherClosed] * 2
+        assert all("as the log says" in str(outcome) for outcome in outcomes)
+        engine.resume(hush)
+        backend.gates["launch"].open()
+        assert (await searcher.select(some_op(1))).algorithm == FAST
+    assert "taking what was posted broke" in caplog.text
+
+
+async def test_a_bug_where_the_next_flight_of_a_key_is_boarded_fails_who_was_to_board_it(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    backend = GatedBackend(scripted(some_op()))
+    async with open_searcher(store="memory:", backends=[backend]) as searcher:
+        backend.gates["launch"].close()
+        first = searcher.request(some_op())
+        assert await asyncio.to_thread(backend.gates["launch"].reached.wait, 20)
+        later = searcher.request(some_op(), mode="exhaustive")
+
+        def breaks(self: Tower, flights: Sequence[Flight]) -> None:
+            raise AttributeError("a bug")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Tower, "_take_off", breaks)
+            backend.gates["launch"].open()
+            assert (await first.choice()).algorithm == FAST
+            with pytest.raises(SearchFailed, match="a bug"):
+                await later.choice()
+        assert (await searcher.select(some_op(), mode="exhaustive")).algorithm == FAST
+    assert "boarding the next flight broke" in caplog.text
 
 
 class _Waiting(MemoryStore):

@@ -18,7 +18,7 @@ LATER = (Candidate(algorithm=SLOW, rank=0, workspace_bytes=0),)
 
 def inquiry() -> Inquiry:
     question = Question(some_op(), Policy(), None, "race")
-    return Inquiry(question, lambda inquiry, choice: None, threading.Lock())
+    return Inquiry(question, lambda inquiry, choice: None, threading.RLock())
 
 
 def test_what_was_told_before_anybody_asked_is_known_once_somebody_does() -> None:
@@ -60,6 +60,18 @@ def test_a_failure_takes_nothing_back(asks_first: bool) -> None:
     assert asked.listed.result() == LISTED
     with pytest.raises(RequestWithdrawn):
         asked.answered.result()
+
+
+def test_in_a_child_nobody_waits_for_who_held_its_lock_at_the_fork(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = inquiry()
+    asked.tell(LISTED)
+    seen: list[object] = []
+    with asked._lock:
+        monkeypatch.setattr("algosearch.search.inquiry.forks", lambda: asked._forks + 1)
+        child = threading.Thread(target=lambda: seen.append(asked.listed.result()), daemon=True)
+        child.start()
+        child.join(10.0)
+        assert seen == [LISTED]
 
 
 def test_a_known_answer_tells_its_candidates() -> None:

@@ -11,9 +11,12 @@ from typing import Any
 
 import pytest
 
+from algosearch import Policy
 from algosearch.errors import NotCached
+from algosearch.search.answers import Answers
 from algosearch.search.milestone import Milestone, happens_within, wait_for_all
 from tests.cancelling import cancel_at_every_suspension
+from tests.search.helpers import some_op
 
 
 async def test_a_value_reaches_every_waiter() -> None:
@@ -208,3 +211,46 @@ async def test_happens_within() -> None:
     assert milestone.waiting == 0
     milestone.fail(NotCached("it", "why"))
     assert await happens_within(milestone, 0)
+
+
+def leave_a_waiter_behind(closed: threading.Event) -> threading.RLock:
+    """Its loop is closed without it, so that whoever collects it closes it; the lock that it takes then."""
+    (inquiry,), _ = Answers("race", Policy()).join([some_op()], (None, None, None))
+    loop = asyncio.new_event_loop()
+
+    async def wait() -> None:
+        try:
+            await inquiry.answered.wait()
+        finally:
+            closed.set()
+
+    async def begin() -> None:
+        waiting.append(asyncio.ensure_future(wait()))
+        await asyncio.sleep(0)
+
+    waiting: list[asyncio.Task[None]] = []
+    loop.run_until_complete(begin())
+    loop.close()
+    waiting[0]._log_destroy_pending = False  # type: ignore[attr-defined]
+    return inquiry._lock
+
+
+def test_a_waiter_may_be_collected_while_the_lock_is_held_that_it_shares() -> None:
+    """As by a collection that begins while another milestone is given a waiter."""
+    closed = threading.Event()
+
+    def collect() -> None:
+        lock = leave_a_waiter_behind(closed)
+        assert not closed.is_set()
+        with lock:
+            gc.collect()
+
+    thread = threading.Thread(target=collect, daemon=True)
+    gc.disable()
+    try:
+        thread.start()
+        thread.join(10.0)
+    finally:
+        gc.enable()
+    assert not thread.is_alive(), "it waits for what it holds itself"
+    assert closed.is_set()

@@ -70,6 +70,7 @@ PASSWORDS = [
 FORMS = [
     "redis://:{}@host/0", "redis://user:{}@host?nosuch=1", "redis://:{}@:7", "redis://{}:p@host/x",
     "rediss://u:{}@host:99999", "unix://:{}@/run/s?x", "unix://u:{}@run/s", "redis:u:{}@host", "etcd://u:{}@host",
+    " redis://u:{}@host", "'redis://u:{}@host'", "redis+tls://u:{}@host", "s3://u:{}@host",
 ]  # fmt: skip
 
 

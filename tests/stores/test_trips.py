@@ -159,3 +159,22 @@ async def test_a_call_that_breaks_is_undone_and_the_others_are_done(home: Direct
                 await broken
             assert await last == Claim(digest=some_key(0).digest, owner="a")
         assert await read(store, some_key(0)) == some_record(0)
+
+
+async def test_a_trip_that_breaks_fails_who_made_it_and_nobody_else(
+    home: DirectoryHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(self: Shelf, call: Callable[[], None]) -> bool:
+        raise ZeroDivisionError
+
+    async with home.opened() as store:
+        assert isinstance(store, DirectoryStore)
+        monkeypatch.setattr(Shelf, "together", broken)
+        async with held(store) as go:
+            commits = [asyncio.create_task(store.commit(some_record(n), after=0)) for n in range(2)]
+            look = asyncio.create_task(store.holders([some_key(0).digest]))
+            await asyncio.sleep(0)
+            go()
+            outcomes = await asyncio.gather(*commits, return_exceptions=True)
+            assert [type(outcome) for outcome in outcomes] == [ZeroDivisionError] * 2
+            assert await look == [None]

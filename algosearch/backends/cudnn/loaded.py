@@ -41,6 +41,7 @@ class Loaded:
         """Plans whose result is the other result that the buffers keep, within what rounding explains."""
 
     def forget(self, number: int) -> None:
+        """A plan goes, and what is bound of it."""
         for pack in self.packs.pop(number, ()):
             pack.destroy()
         self.agreeing.discard(number)
