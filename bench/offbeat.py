@@ -30,11 +30,12 @@ from networks import CASES, described
 from report import arguments, report
 
 import algosearch
+from algosearch.backends.base import Session
 from algosearch.ops import ConvOp, canonical
 from algosearch.records import Candidate, Trial
 
 DIRECTIONS = ("forward", "backward_data", "backward_filter")
-LIMITS = {"regret_geometric_mean": "≤ 0.01", "regret_worst": "≤ 0.05"}
+LIMITS = {"regret_geometric_mean": "≤ 0.01", "regret_worst": "≤ 0.05", "picks_refused": "= 0"}
 
 SHAPES: dict[str, dict[str, Any]] = {
     # name: batch, channels, spatial sizes; filters, channels / groups, taps; and the rest
@@ -115,67 +116,84 @@ def cases(listed: str, stride: int, first: int = 0) -> Iterator[tuple[str, ConvO
             yield f"{name}_{direction}_{case}", op_of(shapes[name], direction, types[case])
 
 
-def ours(listed: str, stride: int, first: int, against: str, seconds: float) -> dict[str, Any]:
-    """Of each case the price of the pick, of the library's first answer and of the best, until `seconds` are over."""
+Searched = tuple[str, ConvOp, algosearch.Choice, float, float | None]
+"""A case's name and op, the choice, the seconds that it took, and µs of a run of it in a CUDA graph."""
+
+
+async def search(listed: str, stride: int, first: int, stop: float) -> list[Searched]:
+    """Search each case, until this moment."""
     import graphs
 
     from algosearch.backends.cudnn import CudnnBackend
 
-    async def search() -> list[tuple[str, ConvOp, algosearch.Choice, float, float | None]]:
-        found = []
-        async with algosearch.open_searcher(
-            store="memory:", backends=[CudnnBackend()], devices=["cudnn:0"], isolation="thread"
-        ) as searcher:
-            await searcher.select(ConvOp(input_shape=(2, 16, 8, 8), filter_shape=(16, 16, 3, 3)))
-            for name, op in cases(listed, stride, first):
-                start = perf_counter()
-                choice = await searcher.select(op)
-                took_s = perf_counter() - start
-                with await searcher.build(op, choice) as plan:
-                    found.append((name, op, choice, took_s, graphs.plan_us(plan)))
-                if perf_counter() > stop:
-                    break
-        return found
+    found: list[Searched] = []
+    async with algosearch.open_searcher(
+        store="memory:", backends=[CudnnBackend()], devices=["cudnn:0"], isolation="thread"
+    ) as searcher:
+        await searcher.select(ConvOp(input_shape=(2, 16, 8, 8), filter_shape=(16, 16, 3, 3)))
+        for name, op in cases(listed, stride, first):
+            start = perf_counter()
+            choice = await searcher.select(op)
+            took_s = perf_counter() - start
+            with await searcher.build(op, choice) as plan:
+                found.append((name, op, choice, took_s, graphs.plan_us(plan)))
+            if perf_counter() > stop:
+                break
+    return found
 
+
+def ours(listed: str, stride: int, first: int, against: str, seconds: float) -> dict[str, Any]:
+    """Of each case the price of the pick, of the library's first answer and of the best, until `seconds` are over."""
+    from algosearch.backends.cudnn import CudnnBackend
+
+    searched = asyncio.run(search(listed, stride, first, perf_counter() + seconds))
     stop = perf_counter() + seconds
-    searched = asyncio.run(search())
-    stop += seconds
     backend = CudnnBackend()
     session = backend.open(backend.devices()[0])
-    found: dict[str, Any] = {"device": described(session.environment), "cases": {}}
+    found: dict[str, Any] = {"device": described(session.environment), "cases": {}, "refused": []}
     try:
         for name, op, choice, took_s, graph_us in searched:
-            candidates = list(session.enumerate(op, None).candidates) if against == "all" else _tried(choice)
-            if listed == "padding":
-                there = {each.algorithm for each in candidates}
-                candidates += [each for each in odd_channels.candidates(session, op) if each.algorithm not in there]
-            answer = min(choice.candidates, key=lambda each: each.rank).algorithm
-            times = oracle.timed(session, op, candidates)
-            far = [each for each in candidates if each.algorithm in {choice.algorithm, answer} - times.keys()]
-            times |= oracle.timed(session, op, far) if far else {}
-            mine, best = oracle.prices(times, choice.algorithm)
-            fastest = min(times, key=lambda algorithm: statistics.median(times[algorithm]))
-            found["cases"][name] = {
-                "op": op.describe(),
-                "seconds": took_s,
-                "pick": choice.algorithm,
-                "candidates": len(candidates),
-                "tried": sum(getattr(each, "time_us", None) is not None for each in choice.candidates),
-                "best": fastest,
-                "best_rank": next(each.rank for each in candidates if each.algorithm == fastest),
-                "mine_us": mine,
-                "best_us": best,
-                "first_us": oracle.prices(times, answer)[0] if answer in times else None,
-                "graph_us": graph_us,
-            }
-            if listed == "padding":
-                medians = {algorithm: statistics.median(each) for algorithm, each in times.items()}
-                found["cases"][name] |= odd_channels.figures(op, medians, choice.algorithm)
+            case = priced(session, op, choice, listed, against)
+            if case is None:
+                found["refused"].append(f"{name} {choice.algorithm}")
+            else:
+                found["cases"][name] = case | {"seconds": took_s, "graph_us": graph_us}
             if perf_counter() > stop:
                 break
     finally:
         session.close()
     return found
+
+
+def priced(session: Session, op: ConvOp, choice: algosearch.Choice, listed: str, against: str) -> dict[str, Any] | None:
+    """One case; None if what was picked does not run, or is not right, when it is looked at again."""
+    candidates = list(session.enumerate(op, None).candidates) if against == "all" else _tried(choice)
+    if listed == "padding":
+        there = {each.algorithm for each in candidates}
+        candidates += [each for each in odd_channels.candidates(session, op) if each.algorithm not in there]
+    answer = min(choice.candidates, key=lambda each: each.rank).algorithm
+    times = oracle.timed(session, op, candidates)
+    far = [each for each in candidates if each.algorithm in {choice.algorithm, answer} - times.keys()]
+    times |= oracle.timed(session, op, far) if far else {}
+    if choice.algorithm not in times:
+        return None
+    mine, best = oracle.prices(times, choice.algorithm)
+    fastest = min(times, key=lambda algorithm: statistics.median(times[algorithm]))
+    case = {
+        "op": op.describe(),
+        "pick": choice.algorithm,
+        "candidates": len(candidates),
+        "tried": sum(getattr(each, "time_us", None) is not None for each in choice.candidates),
+        "best": fastest,
+        "best_rank": next(each.rank for each in candidates if each.algorithm == fastest),
+        "mine_us": mine,
+        "best_us": best,
+        "first_us": oracle.prices(times, answer)[0] if answer in times else None,
+    }
+    if listed == "padding":
+        medians = {algorithm: statistics.median(each) for algorithm, each in times.items()}
+        case |= odd_channels.figures(op, medians, choice.algorithm)
+    return case
 
 
 def _tried(choice: algosearch.Choice) -> list[Candidate]:
@@ -245,7 +263,8 @@ def _side_by_side(who: str, options: Any) -> dict[str, Any]:
         shares = list(threads.map(share, range(options.gpus)))
     found = {name: case for each in shares for name, case in each["cases"].items()}
     order = [name for name, _ in cases(options.list, options.stride)]
-    return shares[0] | {"cases": {name: found[name] for name in order if name in found}}
+    refused = [each for share in shares for each in share.get("refused", ())]
+    return shares[0] | {"cases": {name: found[name] for name in order if name in found}, "refused": refused}
 
 
 def _figures(samples: list[tuple[dict[str, Any], ...]]) -> dict[str, Any]:
@@ -275,6 +294,7 @@ def _figures(samples: list[tuple[dict[str, Any], ...]]) -> dict[str, Any]:
         "": "regret, of the first answer, against PyTorch's benchmark, seconds",
         **figures,
         "cases_measured": len(names),
+        "picks_refused": sum(len(sample["refused"]) for sample, _ in samples),
         "regret_geometric_mean": exp(sum(log(1 + each) for each in regrets) / len(regrets)) - 1,
         "regret_worst": max(regrets),
         "first_answer_geometric_mean": exp(sum(map(log, firsts)) / len(firsts)) - 1,
