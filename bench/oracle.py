@@ -33,7 +33,7 @@ def timed(session: Session, op: Op, candidates: Sequence[Candidate]) -> dict[str
         near = _near_and_right(session, plans, once)
         repeats = {name: min(MOST_REPEATS, ceil(BURST_US / once[name])) for name in near}
         found: dict[str, list[float]] = {name: [] for name in near}
-        for turn in range(ROUNDS):
+        for turn in range(ROUNDS if near else 0):
             names = list(near)[turn % len(near) :] + list(near)[: turn % len(near)]
             for name, us in _round(session, {name: near[name] for name in names}, repeats).items():
                 found[name].append(us)
