@@ -13,7 +13,7 @@ from typing import Literal
 
 import msgspec
 
-from algosearch.errors import AlgosearchError, SearcherClosed, SearchFailed
+from algosearch.errors import AlgosearchError, NotCovered, SearcherClosed, SearchFailed
 from algosearch.forks import forks
 from algosearch.ops import Op
 from algosearch.records import Candidate, Choice, Policy, Record, Trial
@@ -68,7 +68,7 @@ class Inquiry:
     """
 
     __slots__ = (
-        *("_error", "_forks", "_listed", "_lock", "_on_answer", "_told", "answered", "hurried"),
+        *("_error", "_forks", "_listed", "_lock", "_on_answer", "_told", "answered", "guessed"),
         *("open_requests", "question", "source", "withdrawn"),
     )
 
@@ -84,8 +84,9 @@ class Inquiry:
         self._lock = lock
         self.open_requests = 0
         self.withdrawn = False
-        self.hurried = False
-        """A deadline has passed: its candidates are to be listed out of turn. Set on the engine's loop."""
+        self.guessed: Milestone[Choice] | None = None
+        """The library's first candidate that the policy admits, provisionally, or the answer if that is sooner. Made
+        when a deadline has passed."""
         self.source: Source | None = None
         self._on_answer = on_answer
         self._forks = forks()
@@ -112,6 +113,32 @@ class Inquiry:
             self._told = listed
             self._pass_on()
 
+    def hurry(self) -> Milestone[Choice]:
+        """A deadline has passed: `guessed`, from now on."""
+        with self._lock:
+            if self.guessed is None:
+                self.guessed = Milestone(self._lock)
+            guessed = self.guessed
+        if self.answered.happened:  # if it happens from now on, `guessed` does
+            self.guess(self.answered.result)
+        return guessed
+
+    @property
+    def lacks_guess(self) -> bool:
+        """Whether somebody waits for one."""
+        return self.guessed is not None and not self.guessed.happened
+
+    def guess(self, choose: Callable[[], Choice]) -> None:
+        """Let `guessed` happen, if somebody waits for it, with what is chosen or the error that it ends with."""
+        guessed = self.guessed
+        if guessed is not None:
+            try:
+                guessed.set(choose())
+            except NotCovered:
+                raise
+            except AlgosearchError as error:
+                guessed.fail(error)
+
     def _pass_on(self) -> None:
         # Whoever makes the milestone looks afterwards what was told, and whoever tells, whether it was made: one of the
         # two finds the other, and the milestone happens once.
@@ -124,8 +151,12 @@ class Inquiry:
 
     @property
     def awaited(self) -> int:
-        """How many wait for it now, for either milestone. Decides who is searched first."""
-        return self.answered.waiting + (0 if self._listed is None else self._listed.waiting)
+        """How many wait for it now, for any of its milestones. Decides who is searched first."""
+        waiting = self.answered.waiting
+        for milestone in (self._listed, self.guessed):
+            if milestone is not None:
+                waiting += milestone.waiting
+        return waiting
 
     @property
     def inherited(self) -> bool:
@@ -142,6 +173,7 @@ class Inquiry:
         self.source = source
         self._on_answer(self, choice)
         self.answered.set(choice)
+        self.guess(self.answered.result)
 
     def answer_known(self, choice: Choice) -> None:
         """Settle it with a choice that the searcher's table had: no flight, no engine."""
@@ -159,6 +191,7 @@ class Inquiry:
         self._error = error
         self._pass_on()
         self.answered.fail(error)
+        self.guess(self.answered.result)
 
 
 class Inquiries(tuple[Inquiry, ...]):
