@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from time import perf_counter
 from typing import Final, Literal
@@ -201,8 +201,7 @@ class Flight:
             if inquiry.question.mode == "heuristic":
                 self._settle(inquiry, partial(self._first, inquiry, candidates), "heuristic")
             elif inquiry.lacks_guess:
-                with suppress(NotCovered):
-                    inquiry.guess(partial(self._first, inquiry, candidates))
+                self._guess_for(inquiry, candidates)
 
     @property
     def lacks_candidates(self) -> bool:
@@ -284,6 +283,15 @@ class Flight:
             if self.listing is not None and not self.listing.complete:
                 raise NotCovered("no candidate listed so far is admitted, and the library has more") from None
             raise
+
+    def _guess_for(self, inquiry: Inquiry, candidates: tuple[Candidate, ...]) -> None:
+        assert inquiry.guessed is not None
+        try:
+            inquiry.guessed.set(self._first(inquiry, candidates))
+        except NoAlgorithm as error:
+            inquiry.guessed.fail(error)
+        except NotCovered:
+            return
 
     def _first_innocent(self, inquiry: Inquiry, innocent: tuple[Candidate, ...]) -> Choice:
         assert self.listing is not None

@@ -13,7 +13,7 @@ from typing import Literal
 
 import msgspec
 
-from algosearch.errors import AlgosearchError, NotCovered, SearcherClosed, SearchFailed
+from algosearch.errors import AlgosearchError, SearcherClosed, SearchFailed
 from algosearch.forks import forks
 from algosearch.ops import Op
 from algosearch.records import Candidate, Choice, Policy, Record, Trial
@@ -119,25 +119,17 @@ class Inquiry:
             if self.guessed is None:
                 self.guessed = Milestone(self._lock)
             guessed = self.guessed
-        if self.answered.happened:  # if it happens from now on, `guessed` does
-            self.guess(self.answered.result)
+        if self.answered.happened:  # if that is still ahead, it finds `guessed`
+            try:
+                guessed.set(self.answered.result())
+            except AlgosearchError as error:
+                guessed.fail(error)
         return guessed
 
     @property
     def lacks_guess(self) -> bool:
         """Whether somebody waits for one."""
         return self.guessed is not None and not self.guessed.happened
-
-    def guess(self, choose: Callable[[], Choice]) -> None:
-        """Let `guessed` happen, if somebody waits for it, with what is chosen or the error that it ends with."""
-        guessed = self.guessed
-        if guessed is not None:
-            try:
-                guessed.set(choose())
-            except NotCovered:
-                raise
-            except AlgosearchError as error:
-                guessed.fail(error)
 
     def _pass_on(self) -> None:
         # Whoever makes the milestone looks afterwards what was told, and whoever tells, whether it was made: one of the
@@ -173,7 +165,8 @@ class Inquiry:
         self.source = source
         self._on_answer(self, choice)
         self.answered.set(choice)
-        self.guess(self.answered.result)
+        if self.guessed is not None:
+            self.guessed.set(choice)
 
     def answer_known(self, choice: Choice) -> None:
         """Settle it with a choice that the searcher's table had: no flight, no engine."""
@@ -191,7 +184,8 @@ class Inquiry:
         self._error = error
         self._pass_on()
         self.answered.fail(error)
-        self.guess(self.answered.result)
+        if self.guessed is not None:
+            self.guessed.fail(error)
 
 
 class Inquiries(tuple[Inquiry, ...]):
