@@ -145,9 +145,10 @@ class Inquiry:
     def awaited(self) -> int:
         """How many wait for it now, for any of its milestones. Decides who is searched first."""
         waiting = self.answered.waiting
-        for milestone in (self._listed, self.guessed):
-            if milestone is not None:
-                waiting += milestone.waiting
+        if self._listed is not None:
+            waiting += self._listed.waiting
+        if self.guessed is not None:
+            waiting += self.guessed.waiting
         return waiting
 
     @property
