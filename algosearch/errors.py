@@ -76,7 +76,9 @@ class InvalidValue(AlgosearchError, ValueError):
         super().__init__(field, value, rule)
 
     def __str__(self) -> str:
-        return f"{self.noun}.{self.field} = {shown(self.value)}: {self.rule}"
+        # The whole of it may be what is wrong, or that it is no sequence of them.
+        name = self.field if self.field in (self.noun, f"{self.noun}s") else f"{self.noun}.{self.field}"
+        return f"{name} = {shown(self.value)}: {self.rule}"
 
 
 class InvalidOp(InvalidValue):

@@ -63,6 +63,8 @@ TEXTS: Final[list[tuple[AlgosearchError, str]]] = [
         InvalidPolicy("workspace_limit_bytes", "4GB", "must be an integer"),
         "policy.workspace_limit_bytes = '4GB': must be an integer",
     ),
+    (InvalidOp("op", 3, "must be a ConvOp"), "op = 3: must be a ConvOp"),
+    (InvalidOp("ops", 3, "must be an iterable of ConvOps"), "ops = 3: must be an iterable of ConvOps"),
     (
         InvalidSetting("ALGOSEARCH_MODE", "fast", "must be one of cached, race"),
         "ALGOSEARCH_MODE = 'fast': must be one of cached, race",

@@ -69,14 +69,29 @@ class Site(NamedTuple):
 
     def integers(self, name: str) -> Shape | None:
         """An attribute that is a list of integers; None if it is left out or empty."""
-        return next((tuple(each.ints) for each in self.node.attribute if each.name == name and each.ints), None)
+        stated = self._stated(name, onnx.AttributeProto.INTS)
+        return (tuple(stated.ints) or None) if stated is not None else None
 
     def integer(self, name: str, default: int) -> int:
-        return next((int(each.i) for each in self.node.attribute if each.name == name), default)
+        stated = self._stated(name, onnx.AttributeProto.INT)
+        return default if stated is None else int(stated.i)
 
     def text(self, name: str, default: str) -> str:
-        value = next((each.s for each in self.node.attribute if each.name == name), b"")
-        return bytes(value).decode("ascii", "replace") or default
+        stated = self._stated(name, onnx.AttributeProto.STRING)
+        return (b"" if stated is None else stated.s).decode("ascii", "replace") or default
+
+    def _stated(self, name: str, kind: onnx.AttributeProto.AttributeType) -> onnx.AttributeProto | None:
+        """An attribute, if it is stated. The oldest files do not say of what type it is.
+
+        Raises:
+            Contradiction: it is of another type; its default would be another problem than the one that was meant.
+        """
+        stated = next((each for each in self.node.attribute if each.name == name), None)
+        if stated is not None and stated.type not in (onnx.AttributeProto.UNDEFINED, kind):
+            types = onnx.AttributeProto.AttributeType
+            said = types.Name(stated.type) if stated.type in types.values() else stated.type
+            raise Contradiction(f"has {name} of type {said}; it is {types.Name(kind)}")
+        return stated
 
     def tensor(self, index: int) -> Tensor:
         """What is known of an input.

@@ -48,7 +48,7 @@ def build_graph(name: str, options: ReadOptions = AS_STATED) -> tuple[Graph, tup
     layers = Layers(name, data_type=options.data_type or "float32", layout=options.layout or "channels_first")
     batch = 1 if options.batch is None else options.batch
     if not 1 <= batch <= LARGEST:
-        raise InvalidOp("op.input_shape", batch, "must be from 1 to 2**63 - 1")
+        raise InvalidOp("input_shape", batch, "must be from 1 to 2**63 - 1")
     entering = layers.enter("input", (batch, *workload.input_shape))
     return layers.finish(workload.build(layers, entering)), tuple(layers.skipped)
 

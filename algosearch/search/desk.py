@@ -6,11 +6,12 @@ A searcher and its requests stand at the same desk; nothing else talks to the en
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from algosearch.errors import DeadlineExpired, RequestWithdrawn, SearcherClosed
+from algosearch.errors import DeadlineExpired, NoAlgorithm, RequestWithdrawn, SearcherClosed
 from algosearch.ops import Op
 from algosearch.records import Choice
 from algosearch.search.answers import Answers, Place
@@ -65,14 +66,17 @@ class Desk:
         return await self._provisional(inquiry, deadline_s)
 
     async def _provisional(self, inquiry: Inquiry, deadline_s: float) -> Choice:
-        """The library's first candidate, as soon as the candidates are known; the search goes on."""
+        """The library's first candidate that the policy admits, as soon as one is known; the search goes on."""
         problem = inquiry.question.op.describe()
+        if inquiry.listed.happened:
+            # Of what is known already, there may be none; that there is none at all, the engine has to say.
+            with contextlib.suppress(NoAlgorithm):
+                return inquiry.question.policy.first(candidates_of(inquiry.listed.result()), problem=problem)
+        guessed = inquiry.hurry()
         self._engine.list_now(inquiry)
-        if not await happens_within(inquiry.listed, GRACE_S):
+        if not await happens_within(guessed, GRACE_S):
             raise DeadlineExpired(problem, deadline_s)
-        if inquiry.answered.happened:
-            return inquiry.answered.result()
-        return inquiry.question.policy.first(candidates_of(inquiry.listed.result()), problem=problem)
+        return inquiry.answered.result() if inquiry.answered.happened else guessed.result()
 
     def wait_blocking(self, inquiries: Sequence[Inquiry], timeout_s: float | None, call: str) -> list[Choice]:
         """The answers, this thread blocked until then.

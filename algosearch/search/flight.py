@@ -185,13 +185,30 @@ class Flight:
         return inquiries
 
     def listed(self, listing: Listing) -> None:
-        """First milestone: the candidates are known. Inquiries of mode heuristic are answered by it."""
+        """First milestone: the candidates are known, or more of them."""
         self.listing = listing
         self._expect_no_listing()
+        self.offer()
+
+    def offer(self) -> None:
+        """The candidates that are known, to all aboard. Inquiries of mode heuristic are answered by them, and who is in
+        a hurry has a guess; but not if a policy admits none of them, and the library has more."""
+        if self.listing is None:
+            return
+        candidates = self.listing.candidates
         for inquiry in tuple(self._inquiries):
-            inquiry.tell(listing.candidates)
+            inquiry.tell(candidates)
             if inquiry.question.mode == "heuristic":
-                self._settle(inquiry, partial(self._first, inquiry, listing.candidates), "heuristic")
+                self._settle(inquiry, partial(self._first, inquiry, candidates), "heuristic")
+            elif inquiry.lacks_guess:
+                self._guess_for(inquiry, candidates)
+
+    @property
+    def lacks_candidates(self) -> bool:
+        """Whether none is known, or somebody who is to be answered by them may use none of those that are known."""
+        if self.listing is None or self.listing.complete:
+            return self.listing is None
+        return any(inquiry.question.mode == "heuristic" or inquiry.lacks_guess for inquiry in self._inquiries)
 
     def learned(self, record: Record, source: Source) -> None:
         """A record is known: whoever it covers is answered; who it does not cover goes on waiting."""
@@ -202,14 +219,15 @@ class Flight:
             inquiry.tell(record)
             self._settle(inquiry, partial(_pick, inquiry.question, record), source)
 
-    def guess(self, suspects: Iterable[str]) -> None:
+    def guess(self, suspects: Iterable[str]) -> bool:
         """Nothing is to be run: whoever still waits is answered by the first candidate, provisionally. `suspects` only
-        if there is nothing else."""
+        if there is nothing else. False if somebody may use none of those known, and the library has more."""
         assert self.listing is not None
         avoided = set(suspects)
         candidates = tuple(each for each in self.listing.candidates if each.algorithm not in avoided)
         for inquiry in tuple(self._inquiries):
-            self._settle(inquiry, partial(self._first, inquiry, candidates or self.listing.candidates), "heuristic")
+            self._settle(inquiry, partial(self._first_innocent, inquiry, candidates), "heuristic")
+        return self.is_idle
 
     def refuse_cached(self, reason: str) -> None:
         """It was a miss: inquiries of mode cached get their error."""
@@ -258,7 +276,29 @@ class Flight:
             logger.debug("%s %s: %s", digest[:12], self.state, problem, extra=extra)
 
     def _first(self, inquiry: Inquiry, candidates: tuple[Candidate, ...]) -> Choice:
-        return inquiry.question.policy.first(candidates, problem=self.op.describe(), digest=self.key.digest)
+        """Raises NoAlgorithm: none may be used; NotCovered: but the library has more."""
+        try:
+            return inquiry.question.policy.first(candidates, problem=self.op.describe(), digest=self.key.digest)
+        except NoAlgorithm:
+            if self.listing is not None and not self.listing.complete:
+                raise NotCovered("no candidate listed so far is admitted, and the library has more") from None
+            raise
+
+    def _guess_for(self, inquiry: Inquiry, candidates: tuple[Candidate, ...]) -> None:
+        assert inquiry.guessed is not None
+        try:
+            inquiry.guessed.set(self._first(inquiry, candidates))
+        except NoAlgorithm as error:
+            inquiry.guessed.fail(error)
+        except NotCovered:
+            return
+
+    def _first_innocent(self, inquiry: Inquiry, innocent: tuple[Candidate, ...]) -> Choice:
+        assert self.listing is not None
+        try:
+            return self._first(inquiry, innocent)
+        except NoAlgorithm:
+            return self._first(inquiry, self.listing.candidates)
 
     def _settle(self, inquiry: Inquiry, choose: Callable[[], Choice], source: Source) -> None:
         try:

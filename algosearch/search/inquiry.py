@@ -68,7 +68,7 @@ class Inquiry:
     """
 
     __slots__ = (
-        *("_error", "_forks", "_listed", "_lock", "_on_answer", "_told", "answered", "hurried"),
+        *("_error", "_forks", "_listed", "_lock", "_on_answer", "_told", "answered", "guessed"),
         *("open_requests", "question", "source", "withdrawn"),
     )
 
@@ -84,8 +84,9 @@ class Inquiry:
         self._lock = lock
         self.open_requests = 0
         self.withdrawn = False
-        self.hurried = False
-        """A deadline has passed: its candidates are to be listed out of turn. Set on the engine's loop."""
+        self.guessed: Milestone[Choice] | None = None
+        """The library's first candidate that the policy admits, provisionally, or the answer if that is sooner. Made
+        when a deadline has passed."""
         self.source: Source | None = None
         self._on_answer = on_answer
         self._forks = forks()
@@ -115,6 +116,24 @@ class Inquiry:
             self._told = listed
             self._pass_on(self._listed)
 
+    def hurry(self) -> Milestone[Choice]:
+        """A deadline has passed: `guessed`, from now on."""
+        with self._lock:
+            if self.guessed is None:
+                self.guessed = Milestone(self._lock)
+            guessed = self.guessed
+        if self.answered.happened:  # if that is still ahead, it finds `guessed`
+            try:
+                guessed.set(self.answered.result())
+            except AlgosearchError as error:
+                guessed.fail(error)
+        return guessed
+
+    @property
+    def lacks_guess(self) -> bool:
+        """Whether somebody waits for one."""
+        return self.guessed is not None and not self.guessed.happened
+
     def _pass_on(self, listed: Milestone[Listed] | None) -> None:
         # Whoever makes the milestone looks afterwards what was told, and whoever tells, whether it was made: one of the
         # two finds the other, and the milestone happens once.
@@ -126,8 +145,13 @@ class Inquiry:
 
     @property
     def awaited(self) -> int:
-        """How many wait for it now, for either milestone. Decides who is searched first."""
-        return self.answered.waiting + (0 if self._listed is None else self._listed.waiting)
+        """How many wait for it now, for any of its milestones. Decides who is searched first."""
+        waiting = self.answered.waiting
+        if self._listed is not None:
+            waiting += self._listed.waiting
+        if self.guessed is not None:
+            waiting += self.guessed.waiting
+        return waiting
 
     @property
     def inherited(self) -> bool:
@@ -144,6 +168,8 @@ class Inquiry:
         self.source = source
         self._on_answer(self, choice)
         self.answered.set(choice)
+        if self.guessed is not None:
+            self.guessed.set(choice)
 
     def answer_known(self, choice: Choice) -> None:
         """Settle it with a choice that the searcher's table had: no flight, no engine."""
@@ -161,6 +187,8 @@ class Inquiry:
         self._error = error
         self._pass_on(self._listed)
         self.answered.fail(error)
+        if self.guessed is not None:
+            self.guessed.fail(error)
 
 
 class Inquiries(tuple[Inquiry, ...]):

@@ -32,15 +32,13 @@ from algosearch.search.flight import Flight
 from algosearch.search.hold import Hold
 from algosearch.search.inquiry import Inquiry
 from algosearch.search.keys import KEYS_KEPT, Keys
+from algosearch.search.listings import FIRST_LOOK, Listings
 from algosearch.search.lookout import Lookout
 from algosearch.search.statistics import FlightStatus
 from algosearch.search.tiers import Tiers
 
 logger = logging.getLogger("algosearch.engine")
 
-FIRST_LOOK: Final = 10
-"""Candidates asked for at first: on an H200 the first ten of the library's list hold the best of a plain op to within
-0.4 %. A backend lists more where its order is known to be poor, and the race asks for more where it has reason to."""
 _MOST_COMMITS: Final = 8
 """Times that a search is appended to what somebody else has just committed, before it is good for this process only."""
 
@@ -56,6 +54,7 @@ class Tower:
         self._flights: dict[str, Flight] = {}
         """By the key's digest. Invariant: no ended flight is in it."""
         self._keys = Keys()
+        self._listings = Listings(tasks, self.counts)
         self._searched: set[str] = set()
         """Digests of the keys that this engine has searched. Too few cost a second search of what is hopeless."""
         self._lookout = Lookout(tiers, claims, tasks, fly=self._fly, land=lambda flight: self._end(flight, "landed"))
@@ -86,10 +85,9 @@ class Tower:
 
     def list_now(self, pool: Pool, inquiry: Inquiry) -> None:
         """Ask for the candidates of its key at once, out of turn; if it is not aboard a flight, once it is."""
-        inquiry.hurried = True
         flight = self._flight_of(pool, inquiry)
-        if flight is not None and flight.listing is None:
-            self._tasks.start_soon(self._list_out_of_turn, flight)
+        if flight is not None:
+            self._listings.ask_soon(flight)
 
     def _flight_of(self, pool: Pool, inquiry: Inquiry) -> Flight | None:
         """The flight of its key, if there is one; it may not be aboard."""
@@ -150,7 +148,7 @@ class Tower:
             flight.join(inquiry)
             if flight.state != "reading":
                 self._catch_up(flight, inquiry)
-            if inquiry.hurried:
+            if inquiry.lacks_guess:
                 self.list_now(pool, inquiry)
 
     def _new_flight(self, key: Key, op: Op, pool: Pool, *, storable: bool) -> Flight:
@@ -165,10 +163,7 @@ class Tower:
         if inquiry.question.mode == "cached":
             flight.refuse_cached("it is being searched right now")
         elif inquiry.question.mode == "heuristic":
-            if flight.listing is None:
-                self._tasks.start_soon(self._list_out_of_turn, flight)
-            else:
-                flight.listed(flight.listing)
+            self._listings.ask_soon(flight)
 
     def _take_off(self, flights: Sequence[Flight]) -> None:
         to_read = []
@@ -225,7 +220,7 @@ class Tower:
         """Queue, claim and search, or wait for who does, until nobody waits for an answer of this flight."""
         if flight.state == "reading":
             flight.move("queued")
-            await self._ask_for_candidates(flight)
+            await self._listings.ask(flight)
         refusals = 0
         while flight.wanted() is not None:
             with self.claims.on(flight.key, alone=flight.stuck or not flight.storable) as hold:
@@ -285,6 +280,7 @@ class Tower:
                 self.counts.listings += 1
                 flight.listed(listing)
                 flight.move("racing", turn.device)
+                self._listings.ask_soon(flight)
 
         if flight.listing is not None:
             flight.move("racing", turn.device)
@@ -322,9 +318,10 @@ class Tower:
                 flight.op.describe(),
             )
         flight.move("listing", turn.device)
-        await self._ask_for_candidates(flight, turn)
-        suspects = {hold.suspect, hold.holder.trying if hold.holder else ""}
-        flight.guess({*suspects, *not_to_try(flight.record)})
+        await self._listings.ask(flight, turn)
+        suspects = {hold.suspect, hold.holder.trying if hold.holder else "", *not_to_try(flight.record)}
+        while not flight.guess(suspects) and not flight.ended:
+            await self._listings.widen(flight, turn)
 
     async def _commit(self, flight: Flight, found: Found, mode: SearchMode, policies: tuple[Policy, ...]) -> None:
         """Keep what was found. If somebody else committed first, theirs is adopted; where it does not cover what was
@@ -380,19 +377,3 @@ class Tower:
         self.counts.dropped += state == "dropped"
         if self._flights.get(flight.key.digest) is flight:
             del self._flights[flight.key.digest]
-
-    async def _list_out_of_turn(self, flight: Flight) -> None:
-        try:
-            await self._ask_for_candidates(flight)
-        except Exception as error:
-            # The flight meets the same trouble in its turn, and tells every waiter there.
-            logger.debug("candidates of %s out of turn: %s", flight.op.describe(), error)
-
-    async def _ask_for_candidates(self, flight: Flight, turn: Turn | None = None) -> None:
-        async with flight.listing_lock:
-            await flight.listed_ahead()
-            if flight.listing is None:
-                self.counts.listings += 1
-                listing = await (turn or flight.pool).enumerate(flight.op, FIRST_LOOK)
-                if not flight.ended:
-                    flight.listed(listing)

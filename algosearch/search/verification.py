@@ -39,9 +39,9 @@ from algosearch.records import (
     Trial,
 )
 from algosearch.search.findings import search_of
+from algosearch.search.listings import FIRST_LOOK
 from algosearch.search.milestone import Milestone
 from algosearch.search.tiers import Tiers
-from algosearch.search.tower import FIRST_LOOK
 
 logger = logging.getLogger("algosearch.verification")
 

@@ -242,12 +242,27 @@ def test_g14_groups_and_channel_multipliers(tmp_path: Path, channels: int, filte
         {"auto_pad": "SOMEHOW"},
         {"group": 0},
         {"group": -1},
+        {"strides": "2"},
+        {"strides": 2},
+        {"pads": [1.0, 1.0, 1.0, 1.0]},
+        {"dilations": [2.0, 2.0]},
+        {"kernel_shape": ["3", "3"]},
+        {"auto_pad": 1},
+        {"group": 1.0},
     ],
 )
 @pytest.mark.parametrize("kind", ["Conv", "ConvTranspose"])
 def test_attributes_that_cannot_be_name_the_node(tmp_path: Path, kind: str, attributes: dict[str, Any]) -> None:
     with pytest.raises(UnreadableModel, match="'c1'"):
         read(tmp_path, conv_model([1, 4, 9, 9], [4, 4, 3, 3], kind, **attributes))
+
+
+def test_the_oldest_files_do_not_say_of_what_type_an_attribute_is(tmp_path: Path) -> None:
+    proto = conv_model([1, 4, 9, 9], [4, 2, 3, 3], strides=[2, 2], group=2, auto_pad="VALID")
+    for attribute in proto.graph.node[0].attribute:
+        attribute.ClearField("type")
+    op = only_conv(read(tmp_path, proto))
+    assert (op.stride, op.groups) == ((2, 2), 2)
 
 
 def test_unequal_pads_stay_unequal(tmp_path: Path) -> None:

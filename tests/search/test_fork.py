@@ -103,6 +103,37 @@ async def test_a_fork_in_the_middle_of_a_search() -> None:
         assert (await request.choice()).algorithm == FAST
 
 
+async def test_a_waiter_of_the_parent_is_let_go_in_the_child_whoever_held_its_lock() -> None:
+    """Milestones share locks, and any of the parent's threads may have been inside one when it forked."""
+    backend = GatedBackend(scripted(some_op()))
+    async with open_searcher(store="memory:", backends=[backend]) as searcher:
+        backend.gates["build"].close()
+        request = searcher.request(some_op())
+        waiter = request.choice()
+        with contextlib.suppress(StopIteration):
+            waiter.send(None)
+        (inquiry,) = searcher._answers.pending
+        let_go, held = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            with inquiry._lock:
+                held.set()
+                let_go.wait(20)
+
+        holder = threading.Thread(target=hold)
+        holder.start()
+        try:
+            assert await asyncio.to_thread(held.wait, 20)
+            assert in_child(waiter.close) == "None"
+        finally:
+            let_go.set()
+            holder.join()
+        waiter.close()
+        assert not inquiry.awaited
+        backend.gates["build"].open()
+        assert (await request.choice()).algorithm == FAST
+
+
 async def test_what_was_open_at_the_fork_says_so_at_once() -> None:
     backend = GatedBackend(scripted(some_op()))
     async with open_searcher(store="memory:", backends=[backend]) as searcher:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 
 import pytest
 
 from algosearch import Policy
-from algosearch.errors import RequestWithdrawn
+from algosearch.errors import AlgosearchError, NotCovered, RequestWithdrawn
 from algosearch.records import Candidate, Choice
 from algosearch.search.inquiry import Inquiries, Inquiry, Question
 from tests.search.helpers import FAST, SLOW, some_op
@@ -90,3 +91,41 @@ def test_several_fail_together_and_each_for_itself() -> None:
             each.answered.result()
         errors.append(raised.value)
     assert errors[0] is not errors[1]
+
+
+def some_choice(algorithm: str = FAST) -> Choice:
+    return Choice(algorithm=algorithm, workspace_bytes=0, seen=LISTED, verdicts=b"\0")
+
+
+@pytest.mark.parametrize("hurries_first", [False, True])
+def test_who_is_in_a_hurry_is_content_with_the_answer(hurries_first: bool) -> None:
+    asked = inquiry()
+    if hurries_first:
+        assert not asked.hurry().happened
+        assert asked.lacks_guess
+    asked.answer(choice := some_choice(), "search")
+    assert asked.hurry().result() is choice
+    assert not asked.lacks_guess
+
+
+@pytest.mark.parametrize("hurries_first", [False, True])
+@pytest.mark.parametrize("error", [RequestWithdrawn("it"), NotCovered("it")])
+def test_who_is_in_a_hurry_hears_of_a_failure(hurries_first: bool, error: AlgosearchError) -> None:
+    asked = inquiry()
+    if hurries_first:
+        assert not asked.hurry().happened
+    asked.fail(error)
+    with pytest.raises(type(error)):
+        asked.hurry().result()
+
+
+def test_a_guess_is_awaited_like_an_answer() -> None:
+    asked = inquiry()
+    guessed = asked.hurry()
+    assert asked.hurry() is guessed
+    loop = asyncio.new_event_loop()
+    guessed.call_when_happened(loop, lambda: None)
+    assert asked.awaited == 1
+    guessed.set(some_choice(SLOW))
+    assert asked.awaited == 0
+    loop.close()

@@ -197,7 +197,7 @@ async def test_a_deadline_that_passes_before_the_device_is_open_is_met_once_it_i
     async with open_searcher(store="memory:", backends=[backend]) as searcher:
         late = asyncio.create_task(searcher.select(some_op(), deadline_s=0.001))
         assert await asyncio.to_thread(backend.gates["open"].reached.wait, 20)
-        await until(lambda: all(inquiry.hurried for inquiry in searcher._answers.pending))
+        await until(lambda: all(inquiry.lacks_guess for inquiry in searcher._answers.pending))
         backend.gates["launch"].close()
         backend.gates["open"].open()
         assert (await late).provisional
