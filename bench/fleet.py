@@ -56,6 +56,9 @@ RANKS_A_PROCESS = 64
 SELDOM = (200_000, 100, 1_000)
 """For the garbage collector of a process of many ranks, which looks through what all of them have: a fifth of the time,
 and none of it is what a rank in a process of its own has to pay."""
+CROWDED_EXPIRY_S = 45.0
+"""Of a claim, where ranks share a loop, in place of 10 s: on two cores, sixty-four of them have an eighth of one, and the
+one that holds a claim may not get to renew it before all others have asked for everything."""
 CONNECTIONS = 3
 """Of a rank to the server, at most."""
 OPS = [algosearch.ConvOp(input_shape=(1 + i, 16, 14, 14), filter_shape=(16, 16, 3, 3)) for i in range(KEYS)]
@@ -112,7 +115,8 @@ class Rank:
         trace = Path(job.directory, f"trace-{job.number}.jsonl")
         backend = SimulatedBackend(script, trace=trace, pace="real")
         self.store = SharedStore(ServerStore(job.url), None)
-        self.engine = Engine(Lineup([backend], None), lambda: self.store)
+        lasts = {} if job.ranks == 1 else {"expiry_s": CROWDED_EXPIRY_S}
+        self.engine = Engine(Lineup([backend], None), lambda: self.store, **lasts)
         self.searcher = Searcher(self.engine, mode="race")
 
     async def ask(self) -> int:
