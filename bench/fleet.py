@@ -45,6 +45,7 @@ from algosearch.backends.simulated import (
 )
 from algosearch.records import DEFAULT_POLICY, Key, wire
 from algosearch.search import EngineStatistics, Searcher
+from algosearch.search.claims import EXPIRY_S
 from algosearch.search.engine import Engine
 from algosearch.search.lineup import Lineup
 from algosearch.stores import ServerStore, SharedStore
@@ -57,8 +58,8 @@ SELDOM = (200_000, 100, 1_000)
 """For the garbage collector of a process of many ranks, which looks through what all of them have: a fifth of the time,
 and none of it is what a rank in a process of its own has to pay."""
 CROWDED_EXPIRY_S = 45.0
-"""Of a claim, where ranks share a loop, in place of 10 s: on two cores, sixty-four of them have an eighth of one, and the
-one that holds a claim may not get to renew it before all others have asked for everything."""
+"""Of a claim, where ranks share a loop: on two cores sixty-four of them have an eighth of one, and who holds a claim may
+not get to renew it within the usual time, before all others have asked for everything."""
 CONNECTIONS = 3
 """Of a rank to the server, at most."""
 OPS = [algosearch.ConvOp(input_shape=(1 + i, 16, 14, 14), filter_shape=(16, 16, 3, 3)) for i in range(KEYS)]
@@ -115,8 +116,8 @@ class Rank:
         trace = Path(job.directory, f"trace-{job.number}.jsonl")
         backend = SimulatedBackend(script, trace=trace, pace="real")
         self.store = SharedStore(ServerStore(job.url), None)
-        lasts = {} if job.ranks == 1 else {"expiry_s": CROWDED_EXPIRY_S}
-        self.engine = Engine(Lineup([backend], None), lambda: self.store, **lasts)
+        expiry_s = EXPIRY_S if job.ranks == 1 else CROWDED_EXPIRY_S
+        self.engine = Engine(Lineup([backend], None), lambda: self.store, expiry_s=expiry_s)
         self.searcher = Searcher(self.engine, mode="race")
 
     async def ask(self) -> int:
