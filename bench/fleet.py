@@ -58,7 +58,7 @@ SELDOM = (200_000, 100, 1_000)
 """For the garbage collector of a process of many ranks, which looks through what all of them have: a fifth of the time,
 and none of it is what a rank in a process of its own has to pay."""
 CROWDED_EXPIRY_S = 45.0
-"""Of a claim, where ranks share a loop: on two cores sixty-four of them have an eighth of one, and who holds a claim may
+"""Of a claim, where ranks share a loop: on two cores sixty-four of them have an eighth of one, so that a holder may
 not get to renew it within the usual time, before all others have asked for everything."""
 CONNECTIONS = 3
 """Of a rank to the server, at most."""
