@@ -38,7 +38,7 @@ class Awaited(Protocol):
         ...
 
     @property
-    def precedence(self) -> tuple[int, bytes]:
+    def precedence(self) -> tuple[int | bytes, ...]:
         """Who comes first among equally awaited ones: the least; among equals the oldest."""
         ...
 

@@ -25,15 +25,14 @@ import secrets
 import socket
 import threading
 from collections.abc import Callable, Sequence
-from hashlib import blake2b
 from time import monotonic
 from typing import Final
 
 import anyio
 from anyio.abc import TaskGroup
 
-from algosearch.ops import Op
 from algosearch.records import Key, Record
+from algosearch.search.affinity import Affinity
 from algosearch.search.counts import ClaimCounts
 from algosearch.search.feed import Feed, Queue, Waited
 from algosearch.search.hold import Hold
@@ -70,6 +69,7 @@ class Claims:
         self.owner = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(8)}"
         """Unique for each engine of each process of each host."""
         self.counts = ClaimCounts()
+        self.affinity = Affinity(self.owner)
         self._tiers = tiers
         self._tasks = tasks
         self._loop = asyncio.get_running_loop()
@@ -91,11 +91,6 @@ class Claims:
 
     def __repr__(self) -> str:
         return f"<Claims {self.owner}: {len(self._held)} held, {len(self._leaving)} leaving, {self._feed!r}>"
-
-    def precedence(self, op: Op, digest: str) -> tuple[int, bytes]:
-        """Of one key among equally awaited ones, where others search the same: the longest search first, to within a
-        factor of four; among those an order of this engine's own, so that each begins with others."""
-        return -(op.flops.bit_length() // 2), blake2b(f"{self.owner} {digest}".encode(), digest_size=8).digest()
 
     def on(self, key: Key, *, alone: bool = False) -> Hold:
         """A hold on a key, nothing taken yet.

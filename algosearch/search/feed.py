@@ -36,10 +36,10 @@ BUSY_S: Final = 0.2
 GATHER_S: Final = 0.1
 """The same where hosts share the store and many of them are waited for: what is written meanwhile is one trip."""
 CROWD: Final = 8
-"""So many. The fewer they are, the sooner they are heard, for in the end everybody here waits for the last one: to
-gather news all the same would make a search that is shared by two the longer by a fifth."""
+"""So many beside the first. The fewer they are, the sooner they are heard, for in the end everybody here waits for the
+last one: to gather news all the same would make a search that is shared by two the longer by a fifth."""
 SOON_S: Final = 0.005
-"""The shortest, for the last ones: their news is waited for without asking."""
+"""The shortest, for the last one: its news is waited for without asking."""
 LOOKS: Final = 4
 """So many times in the length of a claim everything is looked at, changed or not: a lapse is no change."""
 LOOK_S: Final = 2.0
@@ -166,7 +166,7 @@ class Feed:
                 await self._drained.wait()
         else:
             waited_for = len({wait.holder.owner for wait in self._waits.values()})
-            gather_s = max(SOON_S, GATHER_S * min(1.0, waited_for / CROWD))
+            gather_s = max(SOON_S, GATHER_S * min(1.0, (waited_for - 1) / CROWD))
             await anyio.sleep((gather_s if self._tiers.shared else POLL_S) * random.uniform(0.5, 1.5))
 
     async def _changed(self, store: Store) -> bool | frozenset[str]:

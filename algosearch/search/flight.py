@@ -38,6 +38,7 @@ from algosearch.records import (
     SearchMode,
     deserves_another_search,
 )
+from algosearch.search.affinity import FIRST, Place, Precedence
 from algosearch.search.inquiry import Inquiry, Question, Source
 from algosearch.search.statistics import FlightStatus
 
@@ -66,7 +67,7 @@ class Flight:
 
     __slots__ = (
         *("_inquiries", "_listing_ahead", "_listing_lock", "began", "expects", "key", "listing", "op", "pool"),
-        *("precedence", "record", "scope", "searched", "state", "storable", "stuck", "trying", "turn"),
+        *("place", "record", "scope", "searched", "state", "storable", "stuck", "trying", "turn"),
     )
 
     def __init__(self, key: Key, op: Op, pool: Pool, *, storable: bool, searched: bool = False) -> None:
@@ -97,8 +98,8 @@ class Flight:
         self._listing_ahead: anyio.Event | None = None
         """While its search is about to list: set when that is done, or given up."""
         self._inquiries: list[Inquiry] = []
-        self.precedence: tuple[int, bytes] = (0, b"")
-        """Who is searched first among equally awaited ones: the least."""
+        self.place: Place | None = None
+        """Among equally awaited ones, where others search the same; None: in the order in which they come."""
         self.began = perf_counter()
         self._tell(None)
 
@@ -110,6 +111,11 @@ class Flight:
         """How many wait for it now. Decides who is searched first."""
         inquiries = self._inquiries
         return inquiries[0].awaited if len(inquiries) == 1 else sum(inquiry.awaited for inquiry in inquiries)
+
+    @property
+    def precedence(self) -> Precedence:
+        """Who is searched first among equally awaited ones: the least."""
+        return FIRST if self.place is None else self.place.precedence
 
     @property
     def ended(self) -> bool:

@@ -84,13 +84,18 @@ class Lookout:
             if not self._flights:
                 self._claims.drained()
 
-    async def look(self) -> None:
-        """See who holds what queues here, unless that was done a moment ago."""
+    async def refused(self, flight: Flight, holder: Claim | None) -> None:
+        """This one is another's: see who holds what else queues here, unless that was done a moment ago."""
+        if holder is not None:
+            self._claims.affinity.met(flight.op, holder.owner)
         if not self._tiers.shared or monotonic() < self._looked_at + PAUSE_S:
             return
         self._looked_at = float("inf")
         try:
             self._elsewhere = await self._claims.of_others(tuple(self._flights))
+            for digest, claim in self._elsewhere.items():
+                if digest in self._flights:
+                    self._claims.affinity.met(self._flights[digest].op, claim.owner)
         finally:
             self._looked_at = monotonic()
 

@@ -154,7 +154,7 @@ class Tower:
     def _new_flight(self, key: Key, op: Op, pool: Pool, *, storable: bool) -> Flight:
         flight = Flight(key, op, pool, storable=storable, searched=key.digest in self._searched)
         if self._tiers.shared:
-            flight.precedence = self.claims.precedence(op, key.digest)
+            flight.place = self.claims.affinity.place(op, key.digest)
         self._flights[key.digest] = flight
         return flight
 
@@ -249,7 +249,7 @@ class Tower:
             if flight.wanted() is None:
                 return True
             if not await hold.take() and not hold.is_hopeless:
-                await self._lookout.look()
+                await self._lookout.refused(flight, hold.holder)
                 return False
             if flight.ended:
                 return True

@@ -38,6 +38,7 @@ from algosearch.records import (
     SearchMode,
     Trial,
 )
+from algosearch.search.affinity import FIRST, Precedence
 from algosearch.search.findings import search_of
 from algosearch.search.listings import FIRST_LOOK
 from algosearch.search.milestone import Milestone
@@ -112,9 +113,9 @@ class Verification:
         return 1
 
     @property
-    def precedence(self) -> tuple[int, bytes]:
+    def precedence(self) -> Precedence:
         """Its place among equally awaited ones: in the order in which they come."""
-        return 0, b""
+        return FIRST
 
     @property
     def given_up(self) -> bool:

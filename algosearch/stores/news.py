@@ -13,8 +13,10 @@ if TYPE_CHECKING:
     from algosearch.stores.link import Link
 
 LAGS: Final = 10
-"""Between two looks at the news, on average, in what a call takes: a server that a thousand ranks keep busy answers
-late, and is asked less often for it."""
+"""Between two looks at the news, on average, in what a call takes longer than usual: a server that a thousand ranks
+keep busy answers late, and is asked less often for it."""
+USUAL_S: Final = 0.002
+"""What a call may take on a quiet network."""
 LONGEST_GATHER_S: Final = 1.0
 """The longest that this makes of it."""
 NEWS_S: Final = 0.25
@@ -52,7 +54,7 @@ class News:
     async def heard(self, link: Link) -> bool | frozenset[str]:
         """The digests that others wrote since; True if that cannot be known. The first news is waited for, `NEWS_S` at
         most; between two looks pass some `LAGS`."""
-        pause_s = min(link.lag_s * LAGS, LONGEST_GATHER_S)
+        pause_s = min(max(0.0, link.lag_s - USUAL_S) * LAGS, LONGEST_GATHER_S)
         await asyncio.sleep(self._heard_at + pause_s * random.uniform(0.5, 1.5) - monotonic())
         if self.missed:  # of another server, maybe, whose clock is behind: what comes now would seem old
             await self.begin(link)

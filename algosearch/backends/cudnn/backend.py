@@ -105,7 +105,8 @@ class CudnnBackend:
             from algosearch.backends.cudnn.cuda import CupyGpu  # imports CuPy
 
             gpu = CupyGpu(driver, found)
-        return CudnnSession(library, gpu, device, environment_of(library, found), timing=self._timing)
+        environment = environment_of(library, found)
+        return CudnnSession(library, gpu, device, environment, timing=self._timing, ahead=True)
 
     def runner(self, device: Device) -> CudnnRunner:
         """As `RunsPicks` says: its context, and cuDNN."""

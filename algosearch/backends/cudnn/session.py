@@ -31,6 +31,7 @@ from algosearch.backends.cudnn.offer import Made, Offer, offer_of
 from algosearch.backends.cudnn.plan import Runnable, VariantPack
 from algosearch.backends.cudnn.problem import RESERVE_UID, problem_of
 from algosearch.backends.cudnn.status import CudnnError, suspects_context
+from algosearch.backends.cudnn.warming import Warming
 from algosearch.ops import Op, searched_as
 from algosearch.records import Built, Burst, Candidate, Environment, Failure, InvalidAlgorithm, Listing
 
@@ -46,10 +47,21 @@ T = TypeVar("T")
 
 
 class CudnnSession:
-    """A `Session` of one GPU. Made by `CudnnBackend.open`."""
+    """A `Session` of one GPU. Made by `CudnnBackend.open`.
+
+    Args:
+        ahead: set up beside the first search what later ones will need (`warming`).
+    """
 
     def __init__(
-        self, library: Library, gpu: Gpu, device: Device, environment: Environment, *, timing: Timing = "warm"
+        self,
+        library: Library,
+        gpu: Gpu,
+        device: Device,
+        environment: Environment,
+        *,
+        timing: Timing = "warm",
+        ahead: bool = False,
     ) -> None:
         self.device = device
         self.environment = environment
@@ -64,6 +76,8 @@ class CudnnSession:
         """Plans that were made and will not run. Added to by prepare, destroyed by the lane."""
         self._offers: dict[Op, Offer] = {}
         self._prepare: Handle | None = None
+        self._ahead = ahead
+        self._warming: Warming | None = None
         self._lane: Handle | None = None
         self._loaded: Loaded | None = None
         self._sick: Failure | None = None
@@ -84,7 +98,10 @@ class CudnnSession:
     def enumerate(self, op: Op, width: int | None) -> Listing:
         """As the contract says."""
         offer = self._offer_of(op)
-        return Listing(candidates=(), complete=True) if offer is None else offer.listing(width)
+        listing = Listing(candidates=(), complete=True) if offer is None else offer.listing(width)
+        if self._ahead and self._warming is None:
+            self._warming = Warming(self._library, self._gpu)
+        return listing
 
     def build(self, op: Op, candidate: Candidate) -> Built | Failure:
         """As the contract says."""
@@ -223,6 +240,8 @@ class CudnnSession:
             return
         self._closed = True
         self._gpu.enter()
+        if self._warming is not None:
+            self._warming.close()
         self.unload()
         self.destroy(tuple(self._plans))
         for offer in self._offers.values():

@@ -1,0 +1,72 @@
+"""What is set up beside the first search: once, in a thread of its own, and gone with the session."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+import pytest
+
+from algosearch.backends.cudnn.enums import DescriptorKind
+from algosearch.backends.cudnn.session import CudnnSession
+from algosearch.backends.cudnn.warming import ASKED, Warming
+from algosearch.ops import BatchNormOp, canonical
+from algosearch.records import Environment
+from tests.backends.cudnn.fake import FakeCudnn
+from tests.backends.cudnn.host_backend import DEVICE, OP
+from tests.backends.cudnn.host_gpu import HostGpu
+
+ALLOC_FAILED = 4002
+
+
+def session_of(fake: FakeCudnn) -> CudnnSession:
+    environment = Environment(backend="cudnn", device="Host")
+    return CudnnSession(fake.library, HostGpu(l2_bytes=1 << 16), DEVICE, environment, ahead=True)
+
+
+def shapes_told(lines: list[str]) -> list[str]:
+    """Of all tensors."""
+    return [" ".join(line.partition(": ")[2].split()) for line in lines if line.startswith("set 17 902 ")]
+
+
+def test_once_behind_the_first_listing_and_over_before_the_session_is_closed(fake: FakeCudnn) -> None:
+    before, threads = fake.live(), threading.active_count()
+    fake.journal()
+    session = session_of(fake)
+    for op in (OP, canonical(BatchNormOp(shape=(4, 8, 5, 5))), OP):
+        session.enumerate(op, None)
+    session.close()
+    assert threading.active_count() == threads
+    assert shapes_told(fake.journal()).count("64 64 1 1") == 1
+    assert fake.live() == before
+
+
+def test_only_who_is_told_to_does_it(fake: FakeCudnn) -> None:
+    environment = Environment(backend="cudnn", device="Host")
+    session = CudnnSession(fake.library, HostGpu(l2_bytes=1 << 16), DEVICE, environment)
+    threads = threading.active_count()
+    session.enumerate(OP, None)
+    assert threading.active_count() == threads
+    session.close()
+
+
+@pytest.mark.parametrize("kind", [None, DescriptorKind.TENSOR])
+def test_who_needs_it_is_told_what_is_wrong_and_nobody_else(
+    fake: FakeCudnn, kind: DescriptorKind | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = fake.live()
+    if kind is None:
+        fake.script("create_handle", ALLOC_FAILED)
+    else:
+        fake.script("finalize", ALLOC_FAILED, what=kind)
+    with caplog.at_level(logging.DEBUG, "algosearch.devices"):
+        warming = Warming(fake.library, HostGpu(l2_bytes=1 << 16))
+        warming.close()
+    assert "was not set up ahead" in caplog.text
+    assert repr(warming) == "<Warming over>"
+    assert fake.live() == before
+
+
+def test_what_is_asked_about_is_a_matrix_product() -> None:
+    assert ASKED.filter_shape[2:] == (1, 1)
+    assert ASKED.stride == (1, 1)
