@@ -92,6 +92,14 @@ def test_who_is_met_again_counts_once_and_the_fewest_are_joined() -> None:
     assert order(affinity, [filters, data, forward]) == [forward, data, filters]
 
 
+def test_who_may_be_alone_keeps_the_order_in_which_they_come_until_somebody_is_met() -> None:
+    affinity = Affinity(SMALL)
+    places = [affinity.place(op, op.describe(), at_once=False) for op in OPS]
+    assert {place.precedence for place in places} == {FIRST}
+    affinity.met(OPS[0], LARGE)
+    assert len({place.precedence for place in places}) == len(OPS)
+
+
 def test_any_op_has_a_kind_and_who_is_alone_has_no_place() -> None:
     norm: Op = BatchNormOp(phase="inference", shape=(1, 4, 2, 2))
     assert isinstance(Affinity(SMALL).place(norm, "digest"), Place)
@@ -122,7 +130,7 @@ async def test_an_engine_leaves_the_kind_in_which_it_was_refused() -> None:
     session.close()
     backend.gates["load"].close()
     async with rival(store, backend) as searcher:
-        requests = asyncio.gather(*(searcher.select(op) for op in OPS))
+        requests = asyncio.create_task(searcher.select_many(OPS))
         await until(lambda: store.count("claim") > IN_HAND)  # in place of the one that was refused
         backend.gates["load"].open()
         await until(lambda: len(searcher.flights()) == 1)
