@@ -44,7 +44,7 @@ def test_a_word_that_names_nothing_is_refused(bench: str) -> None:
 
 
 def test_a_strategy_that_nobody_has_is_refused() -> None:
-    line = [sys.executable, ROOT / "bench" / "seed_cell.py", "torch", "--store", "memory:"]
+    line = [sys.executable, str(ROOT / "bench" / "seed_cell.py"), "torch", "--store", "memory:"]
     done = subprocess.run(line, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=50, check=False)
     assert done.returncode == 2
     assert "argument strategy: invalid choice: 'torch' (choose from " in done.stderr
@@ -52,7 +52,16 @@ def test_a_strategy_that_nobody_has_is_refused() -> None:
 
 def test_a_sample_of_nobody_is_refused() -> None:
     """Not measured as somebody else's, and told under that name."""
-    line = [sys.executable, ROOT / "bench" / "cold_search.py", "--sample", "torch", "resnet50", "fp16_nhwc", "64", "0"]
+    line = [
+        sys.executable,
+        str(ROOT / "bench" / "cold_search.py"),
+        "--sample",
+        "torch",
+        "resnet50",
+        "fp16_nhwc",
+        "64",
+        "0",
+    ]
     done = subprocess.run(line, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=50, check=False)
     assert done.returncode == 1
     assert "nobody is called torch" in done.stderr
