@@ -45,6 +45,7 @@ from algosearch.errors import (
     UnreadableModel,
     WouldBlockLoop,
 )
+from algosearch.late import late_exports as _late_exports
 from algosearch.ops import BatchNormOp, ConvOp
 from algosearch.records import Algorithm, Choice, Key, Policy, Record, Rejection, Trial
 from algosearch.search import open_searcher, select_algo
@@ -106,18 +107,6 @@ __all__ = (
     "__version__",
 )
 
-_LAZY = frozenset({"Searcher", "Request", "Plan", "Statistics", "Verdict"})
-"""Names of what callers are given and need not name, whose modules import asyncio and anyio: 60 ms."""
-
-
-def __getattr__(name: str) -> object:
-    if name in _LAZY:
-        from algosearch import search
-
-        value = globals()[name] = getattr(search, name)
-        return value
-    raise AttributeError(f"module 'algosearch' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+if not TYPE_CHECKING:
+    # What callers are given and need not name. Their modules import asyncio and anyio: 60 ms.
+    __getattr__, __dir__ = _late_exports(__name__, {"search": ("Searcher", "Request", "Plan", "Statistics", "Verdict")})

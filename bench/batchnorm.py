@@ -171,8 +171,8 @@ def _sizes_that_differ(choices: dict[BatchNormOp, algosearch.Choice]) -> list[st
 def main() -> None:
     parser = arguments(__doc__ or "")
     parser.add_argument("--sample", nargs=4, metavar=("TYPE", "LAYOUT", "BATCH", "SECONDS"))
-    parser.add_argument("--types", nargs="+", default=list(TYPES))
-    parser.add_argument("--layouts", nargs="+", default=list(LAYOUTS))
+    parser.add_argument("--types", nargs="+", choices=TYPES, default=list(TYPES))
+    parser.add_argument("--layouts", nargs="+", choices=LAYOUTS, default=list(LAYOUTS))
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--times", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=1e6, help="begin no further op of a sample after so many")

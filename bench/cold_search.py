@@ -22,7 +22,7 @@ from time import perf_counter
 from typing import Any
 
 import apart
-from networks import CASES, described, training_convs
+from networks import add_networks, described, training_convs
 from report import arguments, report
 
 import algosearch
@@ -145,17 +145,20 @@ def torch_first_calls(network: str, case: str, batch: int, *, benchmark: bool) -
 
 def sample(who: str, network: str, case: str, batch: int) -> dict[str, Any]:
     """One sample, in this process."""
-    if who == "ours":
-        return ours(network, case, batch)
-    if who == "ledger":
-        return in_threads(network, case, batch)
-    if who == "library":
-        return {"library_s": library_s()}
-    if who.startswith("xla"):
-        from xla_convs import compile_s
+    match who:
+        case "ours":
+            return ours(network, case, batch)
+        case "ledger":
+            return in_threads(network, case, batch)
+        case "library":
+            return {"library_s": library_s()}
+        case "xla_4" | "xla_0":
+            from xla_convs import compile_s
 
-        return {"wall_s": compile_s(training_convs(network, case, batch), int(who.removeprefix("xla_")))}
-    return torch_first_calls(network, case, batch, benchmark=who == "torch_benchmark")
+            return {"wall_s": compile_s(training_convs(network, case, batch), int(who.removeprefix("xla_")))}
+        case "torch_benchmark" | "torch_heuristic":
+            return torch_first_calls(network, case, batch, benchmark=who == "torch_benchmark")
+    raise ValueError(f"nobody is called {who}")
 
 
 def _elsewhere(who: str, network: str, case: str, batch: int) -> dict[str, Any]:
@@ -166,10 +169,8 @@ def _elsewhere(who: str, network: str, case: str, batch: int) -> dict[str, Any]:
 def main() -> None:
     parser = arguments(__doc__ or "")
     parser.add_argument("--sample", nargs=5, metavar=("WHO", "NETWORK", "CASE", "BATCH", "STARTED"))
-    parser.add_argument("--networks", nargs="+", default=["resnet50"])
-    parser.add_argument("--cases", nargs="+", default=list(CASES))
-    parser.add_argument("--batches", nargs="+", type=int, default=[64])
-    parser.add_argument("--peers", nargs="*", default=list(PEERS))
+    add_networks(parser, 64)
+    parser.add_argument("--peers", nargs="*", choices=PEERS, default=list(PEERS))
     parser.add_argument("--times", type=int, default=5)
     parser.add_argument("--peer-times", type=int, default=3)
     options = parser.parse_args()

@@ -44,7 +44,7 @@ from injected_verdict import (
     works,
 )
 from injection import Injection, Misdeed, ground_of
-from networks import CASES
+from networks import CASES, NETWORKS
 from report import arguments, report
 
 from algosearch.backends.cudnn.buffers import most_bytes
@@ -120,7 +120,7 @@ def main() -> None:
     parser.add_argument("--price", type=Path, metavar="FILE", help="time candidates again")
     parser.add_argument("--neighbour", nargs=2, metavar=("GROUND", "LEAVE"), help="be the neighbour")
     parser.add_argument("--ground", default="injection_cuda", help="the module of the device")
-    parser.add_argument("--network", default="resnet50")
+    parser.add_argument("--network", choices=NETWORKS, default="resnet50")
     parser.add_argument("--case", choices=tuple(CASES), default="fp16_nhwc")
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--scenarios", nargs="+", choices=tuple(SCENARIOS), default=list(SCENARIOS))

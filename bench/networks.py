@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from argparse import ArgumentParser
 from typing import Any
 
 from algosearch.compiler import ReadOptions
 from algosearch.compiler.training import expand
-from algosearch.compiler.workloads import build_workload
+from algosearch.compiler.workloads import WORKLOADS, build_workload
 from algosearch.ops import ConvOp, canonical
 from algosearch.records import Environment
 
@@ -14,6 +15,14 @@ CASES: dict[str, dict[str, Any]] = {
     "fp16_nhwc": {"data_type": "float16", "layout": "channels_last"},
     "fp32_nchw": {"data_type": "float32", "layout": "channels_first"},
 }
+NETWORKS = tuple(WORKLOADS)
+
+
+def add_networks(parser: ArgumentParser, *batches: int) -> None:
+    """What is measured: `--networks` in `--cases` with `--batches`, these batches unless others are named."""
+    parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=["resnet50"])
+    parser.add_argument("--cases", nargs="+", choices=tuple(CASES), default=list(CASES))
+    parser.add_argument("--batches", nargs="+", type=int, default=list(batches))
 
 
 def described(environment: Environment | None) -> dict[str, str]:

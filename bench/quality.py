@@ -17,7 +17,7 @@ from typing import Any
 import apart
 import graphs
 import oracle
-from networks import CASES, described, training_convs
+from networks import add_networks, described, training_convs
 from report import arguments, report
 
 import algosearch
@@ -27,6 +27,8 @@ from algosearch.ops import ConvOp
 from algosearch.records import Candidate, Trial
 
 PEERS = ("torch_benchmark", "torch_heuristic")
+HOW = ("peers", "limits", "all")
+"""Kernels timed beside the peers'; picks under limits; regret against all candidates, not only those tried."""
 MIB = 1 << 20
 LIMITS = {
     "resnet50_64_fp16_nhwc_regret_tried_warm": "≤ 0.003",
@@ -139,12 +141,10 @@ def torch_graphs(network: str, case: str, batch: int, *, benchmark: bool) -> dic
 def main() -> None:
     parser = arguments(__doc__ or "")
     parser.add_argument("--sample", nargs=5, metavar=("WHO", "NETWORK", "CASE", "BATCH", "HOW"))
-    parser.add_argument("--networks", nargs="+", default=["resnet50"])
-    parser.add_argument("--cases", nargs="+", default=list(CASES))
-    parser.add_argument("--batches", nargs="+", type=int, default=[64, 1])
-    parser.add_argument("--peers", nargs="*", default=list(PEERS))
+    add_networks(parser, 64, 1)
+    parser.add_argument("--peers", nargs="*", choices=PEERS, default=list(PEERS))
     parser.add_argument("--times", type=int, default=3)
-    parser.add_argument("--how", default="peers,limits", help="of: peers, limits, all")
+    parser.add_argument("--how", nargs="+", choices=HOW, default=["peers", "limits"])
     options = parser.parse_args()
     if options.sample:
         who, network, case, batch, how = options.sample
@@ -168,7 +168,7 @@ def _add_case(figures: dict[str, Any], raw: dict[str, Any], what: tuple[str, str
     samples: dict[str, list[dict[str, Any]]] = {who: [] for who in ("ours", *options.peers)}
     for _ in range(options.times):
         for who, found in samples.items():
-            found.append(apart.sample(__file__, who, network, case, batch, options.how))
+            found.append(apart.sample(__file__, who, network, case, batch, ",".join(options.how)))
     raw[name] = samples
     for key, label in (("warm", "tried_warm"), ("rotating", "tried_rotating"), ("all", "all_warm")):
         each = [_regret(sample[key]) for sample in samples["ours"] if key in sample]

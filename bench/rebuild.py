@@ -18,7 +18,7 @@ from time import perf_counter
 from typing import Any
 
 import apart
-from networks import CASES, described, training_convs
+from networks import CASES, add_networks, described, training_convs
 from report import arguments, report
 
 import algosearch
@@ -83,9 +83,7 @@ async def find(directory: str, ops: list[ConvOp], *, run: bool) -> dict[str, Any
 def main() -> None:
     parser = arguments(__doc__ or "")
     parser.add_argument("--sample", nargs=5, metavar=("WHAT", "DIRECTORY", "NETWORK", "CASE", "BATCH"))
-    parser.add_argument("--networks", nargs="+", default=["resnet50"])
-    parser.add_argument("--cases", nargs="+", default=list(CASES))
-    parser.add_argument("--batches", nargs="+", type=int, default=[64])
+    add_networks(parser, 64)
     parser.add_argument("--times", type=int, default=5)
     options = parser.parse_args()
     if options.sample:

@@ -28,11 +28,12 @@ from algosearch.compiler.handles import HandleProbe
 from algosearch.compiler.passes import Placement
 from algosearch.compiler.queries import Queries
 from algosearch.compiler.read import read_graph
-from algosearch.compiler.strategies import ASK_LIBRARY, strategy_of
+from algosearch.compiler.strategies import ASK_LIBRARY, STRATEGIES, strategy_of
 from algosearch.ops import BatchNormOp, ConvOp, Op
 from algosearch.records import DEFAULT_POLICY
 from algosearch.search.searcher import Searcher
 
+BACKENDS = ("cpu", "cudnn", "simulated")
 QUICK = {
     "cpu": algosearch.Policy(exclude=("*:fft*", "*:direct*")),
     "cudnn": algosearch.Policy(allow_runtime_compiled=False),
@@ -194,7 +195,7 @@ async def alone(options: Any) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("strategy", help="how it asks; or `alone`")
+    parser.add_argument("strategy", choices=(*STRATEGIES, "alone"), help="how it asks; or `alone`")
     parser.add_argument("--nodes", type=int, default=1)
     parser.add_argument("--devices", type=int, default=1)
     parser.add_argument("--store", required=True)
@@ -202,7 +203,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--half", action="store_true")
     parser.add_argument("--full", action="store_true")
-    parser.add_argument("--backend")
+    parser.add_argument("--backend", choices=BACKENDS)
     parser.add_argument("--patience", type=float, default=60.0)
     parser.add_argument("--complete", type=float, default=60.0, help="seconds to store what is missing")
     options = parser.parse_args()

@@ -31,6 +31,7 @@ from typing import Any
 
 from apart import told
 from report import arguments, report
+from seed_cell import BACKENDS
 
 from algosearch.compiler.strategies import STRATEGIES
 
@@ -158,7 +159,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=1, help="of each device")
     parser.add_argument("--half", action="store_true", help="float16, channels last: for a GPU")
     parser.add_argument("--full", action="store_true", help="search under the default policy")
-    parser.add_argument("--backend", help="cpu, cudnn or simulated; left out, the first that has a device")
+    parser.add_argument("--backend", choices=BACKENDS, help="left out, the first that has a device")
     parser.add_argument("--placements", type=int, default=len(PLACEMENTS), help="so many of the placements")
     parser.add_argument("--patience", type=float, default=60.0, help="seconds for one compile")
     parser.add_argument("--budget", type=float, help="seconds for the table")

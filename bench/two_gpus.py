@@ -26,7 +26,7 @@ from typing import Any
 
 import apart
 import oracle
-from networks import CASES, described, training_convs
+from networks import CASES, NETWORKS, described, training_convs
 from report import arguments, report
 
 import algosearch
@@ -141,7 +141,7 @@ def main() -> None:
     parser.add_argument("--sample", nargs=6, metavar=("WHAT", "NETWORK", "CASE", "BATCH", "DIRECTORY", "RANK"))
     parser.add_argument("--shared", action="store_true", help="both processes on the first GPU")
     parser.add_argument("--server", action="store_true", help="share a Valkey server, and no directory")
-    parser.add_argument("--network", default="resnet50")
+    parser.add_argument("--network", choices=NETWORKS, default="resnet50")
     parser.add_argument("--case", choices=tuple(CASES), default="fp16_nhwc")
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--times", type=int, default=3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Final
@@ -11,6 +12,7 @@ from typing import Final
 import pytest
 
 import algosearch
+from algosearch.late import late_exports
 
 PACKAGE: Final = Path(algosearch.__file__).parent
 PACKAGES: Final = sorted(
@@ -64,7 +66,27 @@ def test_what_is_listed_exists(name: str) -> None:
         assert hasattr(module, each), f"{name} has no {each}"
 
 
-def test_the_front_door_imports_late_what_is_dear() -> None:
-    assert set(dir(algosearch)) == set(algosearch.__all__)
-    with pytest.raises(AttributeError, match="module 'algosearch' has no attribute 'nothing'"):
-        _ = algosearch.nothing
+@pytest.mark.parametrize("name", ["algosearch", "algosearch.search", "algosearch.compiler"])
+def test_a_package_that_imports_late_lists_what_it_has_and_nothing_else(name: str) -> None:
+    package = importlib.import_module(name)
+    assert set(dir(package)) == set(package.__all__)
+    with pytest.raises(AttributeError, match=f"module '{name}' has no attribute 'nothing'"):
+        _ = package.nothing
+
+
+def test_what_was_asked_for_once_is_there_from_then_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A package of one module, which is imported with the first of its names."""
+    package, module = ModuleType("package"), ModuleType("package.module")
+    package.__all__ = ("first", "second")  # type: ignore[attr-defined]
+    module.first, module.second = object(), object()  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "package", package)
+    package.__getattr__, listed = late_exports("package", {"module": ("first", "second")})  # type: ignore[method-assign]
+    with pytest.raises(ModuleNotFoundError):
+        _ = package.first
+    monkeypatch.setitem(sys.modules, "package.module", module)
+    first = package.first
+    monkeypatch.delitem(sys.modules, "package.module")
+    assert package.first is first is module.first
+    with pytest.raises(ModuleNotFoundError):
+        _ = package.second
+    assert listed() == ["first", "second"]

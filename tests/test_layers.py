@@ -16,9 +16,10 @@ ROOT: Final = Path(__file__).parent.parent
 PACKAGE: Final = ROOT / "algosearch"
 
 # Each room, and the rooms that it may import: the picture in docs/architecture.md, bottom first.
-_NOUNS: Final = {"saying", "errors", "settings", "forks", "pinned", "ops", "records", "race", "_version"}
+_NOUNS: Final = {"late", "saying", "errors", "settings", "forks", "pinned", "ops", "records", "race", "_version"}
 ARROWS: Final[dict[str, set[str]]] = {
     "_version": set(),
+    "late": set(),
     "saying": set(),
     "errors": {"saying"},
     "forks": set(),
@@ -37,7 +38,7 @@ ARROWS: Final[dict[str, set[str]]] = {
     "__init__": {"search", *_NOUNS},
     "__main__": {"cli"},
 }
-NO_LOOP: Final = {"_version", "saying", "errors", "forks", "settings", "ops", "records", "race", "backends"}
+NO_LOOP: Final = {"_version", "late", "saying", "errors", "forks", "settings", "ops", "records", "race", "backends"}
 """Rooms below the seam: nothing in them awaits, or knows of a loop."""
 
 LONGEST_FILE: Final = 400

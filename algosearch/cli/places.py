@@ -71,11 +71,9 @@ def place_of(asked: str | None) -> Place:
     Raises:
         InvalidSetting: the environment cannot be understood.
     """
-    if asked is not None:
-        return Place(location=asked, source="option")
-    named = Settings.read().store
+    named = _named(asked, "store")
     if named is not None:
-        return Place(location=named, source="environment")
+        return named
     candidates = user_directories()
     return Place(location=next((path for path in candidates if path.exists()), candidates[0]), source="default")
 
@@ -86,9 +84,13 @@ def base_of(asked: str | None) -> Place | None:
     Raises:
         InvalidSetting: the environment cannot be understood.
     """
+    return _named(asked, "base")
+
+
+def _named(asked: str | None, setting: Literal["store", "base"]) -> Place | None:
     if asked is not None:
         return Place(location=asked, source="option")
-    named = Settings.read().base
+    named: str | None = getattr(Settings.read(), setting)
     return None if named is None else Place(location=named, source="environment")
 
 

@@ -6,13 +6,13 @@ names is asked for.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 from algosearch.compiler.jsonlines import write_lines
 from algosearch.compiler.model import Model, Node, ReadOptions, Skipped
 from algosearch.compiler.read import read_graph, read_model
 from algosearch.compiler.workloads import WORKLOADS, Workload
+from algosearch.late import late_exports as _late_exports
 
 if TYPE_CHECKING:
     from algosearch.compiler.compile import Compiled, Pipeline, compile_graph
@@ -60,25 +60,18 @@ __all__ = (
     "Timeline",
 )
 
-_LAZY = {
-    **dict.fromkeys(("Compiled", "Pipeline", "compile_graph"), "compile"),
-    **dict.fromkeys(("Graph", "GraphBuilder", "GraphNode", "Tensor"), "graph"),
-    **dict.fromkeys(("Conv", "Norm", "Other"), "inference"),
-    "Layers": "layers",
-    "Placement": "passes",
-    **dict.fromkeys(("Buffer", "Plan", "PlannedTask"), "plan"),
-    **dict.fromkeys(("Queries", "QueryStatistics", "Wait"), "queries"),
-    "strategy_of": "strategies",
-    "Timeline": "timeline",
-}
-
-
-def __getattr__(name: str) -> object:
-    if name in _LAZY:
-        value = globals()[name] = getattr(import_module(f"algosearch.compiler.{_LAZY[name]}"), name)
-        return value
-    raise AttributeError(f"module 'algosearch.compiler' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = _late_exports(
+        __name__,
+        {
+            "compile": ("Compiled", "Pipeline", "compile_graph"),
+            "graph": ("Graph", "GraphBuilder", "GraphNode", "Tensor"),
+            "inference": ("Conv", "Norm", "Other"),
+            "layers": ("Layers",),
+            "passes": ("Placement",),
+            "plan": ("Buffer", "Plan", "PlannedTask"),
+            "queries": ("Queries", "QueryStatistics", "Wait"),
+            "strategies": ("strategy_of",),
+            "timeline": ("Timeline",),
+        },
+    )

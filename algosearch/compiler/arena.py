@@ -75,12 +75,9 @@ def lay_out(blocks: Sequence[Block], *, within_bytes: int | None = None) -> Aren
         within_bytes: look longer for an arena of so many, where the bound allows it.
     """
     turns = _laying_out(blocks, within_bytes)
-    while True:
-        try:
-            next(turns)
-        except StopIteration as end:
-            arena: Arena = end.value
-            return arena
+    while (arena := _turn(turns)) is None:
+        pass
+    return arena
 
 
 async def lay_out_in_turns(blocks: Sequence[Block], *, within_bytes: int | None = None) -> Arena:
@@ -90,12 +87,21 @@ async def lay_out_in_turns(blocks: Sequence[Block], *, within_bytes: int | None 
     """
     turns = _laying_out(blocks, within_bytes)
     while True:
-        try:
-            next(turns)
-        except StopIteration as end:
-            arena: Arena = end.value
+        arena = _turn(turns)
+        if arena is not None:
             return arena
+
         await asyncio.sleep(0)
+
+
+def _turn(turns: Generator[None, None, Arena]) -> Arena | None:
+    """One more; the arena, if it was the last one."""
+    try:
+        next(turns)
+    except StopIteration as end:
+        arena: Arena = end.value
+        return arena
+    return None
 
 
 def _laying_out(blocks: Sequence[Block], within_bytes: int | None) -> Generator[None, None, Arena]:

@@ -11,7 +11,9 @@ decision is stored.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from math import isfinite
 from typing import TypeVar
 
@@ -33,7 +35,6 @@ class Race:
     Args:
         listing: the candidates known so far.
         policies: those that were asked: they decide what is looked at and what comes to the finals.
-        failed: what is known to fail, by algorithm: it is not tried, and its trial says why.
         mode: `exhaustive` lists and times everything, and screens nobody; only what every asked policy excludes by name
             is left alone, for that may be why it was excluded: it hangs.
         rules: how much to run before a difference is believed; left out, what the noise of the backend asks for.
@@ -64,8 +65,17 @@ class Race:
         self._budget = Budget(self._rules)
         self._timekeeper = Timekeeper(self._standings, self._budget, self._rules)
         self._pending: Instruction | None = None
-        self._looked: list[int] = []
+        self._looked: dict[int, None] = {}
         """Whom it looks at, in the order in which that was decided."""
+        self._unbuilt: list[int] = []
+        self._unlaunched: deque[int] = deque()
+        """Who of them still has to be, and others whom nobody has taken out yet."""
+        self._settled = -1
+        """As the standings are after so many changes, no coarse round is to be run."""
+        self._unchecked: deque[int] = deque()
+        """The same for checks, the fastest first,"""
+        self._lined_up = -1
+        """as the standings are after so many changes."""
         self._wave = 0
         """So many had been looked at before the latest look."""
         self._checked: dict[int, None] = {}
@@ -110,14 +120,12 @@ class Race:
                     raise ValueError(f"a check ends with a Failure or None, not {outcome!r}")
                 self._checked[rank] = None
                 if outcome is not None:
-                    self._standings.failures[rank] = outcome
+                    self._standings.fail(rank, outcome)
             case Widen():
                 self._take_listing(outcome)
             case _:
                 raise ValueError("nothing was asked")
-        times = isinstance(self._pending, Launch | Time)
         self._pending = None
-        self._standings.changed(times=times)
 
     def drop(self, ranks: Iterable[int], failure: Failure) -> None:
         """These cannot be run: there is no memory for them. The pending instruction is withdrawn, be it the last.
@@ -129,23 +137,24 @@ class Race:
         if not set(dropped) <= set(range(len(self.candidates))):
             raise ValueError(f"{dropped} are not all ranks of {self!r}")
         for rank in dropped:
-            self._standings.failures.setdefault(rank, failure)
+            self._standings.fail(rank, failure)
         self._pending = None
-        self._standings.changed(times=True)
 
     def forgive(self, ranks: Iterable[int]) -> None:
         """These failed for what may be different now: they are tried once more, with finals of their own."""
         for rank in ranks:
-            self._standings.failures.pop(rank, None)
+            self._standings.forgive(rank)
+        self._unbuilt, self._unlaunched = list(self._looked), deque(self._looked)
         self._pending = None
         self._budget.final_rounds, self._budget.final_us = 0, 0.0
-        self._standings.changed(times=True)
 
     def validate(self) -> None:
         """Assert what must be true between any two calls. For tests."""
         self._standings.validate()
         standings, ready = self._standings, set(self._standings.alive())
-        assert len(set(self._looked)) == len(self._looked) <= len(self.candidates)
+        assert set(self._looked) <= set(range(len(self.candidates)))
+        assert set(self._looked) <= {*self._unbuilt, *standings.build_us, *standings.failures}
+        assert set(self._looked) <= {*self._unlaunched, *standings.launch_us, *standings.failures}
         assert set(standings.build_us) | set(self._checked) <= set(self._looked)
         match self._pending:
             case Build(ranks):
@@ -169,7 +178,7 @@ class Race:
     def _take_built(self, ranks: Sequence[int], outcomes: Sequence[Built | Failure]) -> None:
         for rank, outcome in zip(ranks, outcomes, strict=True):
             if isinstance(outcome, Failure):
-                self._standings.failures[rank] = outcome
+                self._standings.fail(rank, outcome)
             else:
                 self._standings.build_us[rank] = outcome.build_us
 
@@ -177,15 +186,11 @@ class Race:
         standings = self._standings
         for rank, outcome in zip(ranks, outcomes, strict=True):
             if isinstance(outcome, Failure):
-                standings.failures[rank] = outcome
+                standings.fail(rank, outcome)
             elif not is_time(outcome.time_us):
-                standings.failures[rank] = impossible(outcome.time_us)
+                standings.fail(rank, impossible(outcome.time_us))
             else:
-                standings.launch_us[rank] = outcome.time_us
-                standings.saw(rank, outcome.time_us)
-                if outcome.disturbed is not None:
-                    standings.disturbed_launches.add(rank)
-                standings.timing[rank] = outcome.timing
+                standings.launched(rank, outcome)
 
     def _take_listing(self, outcome: Outcome) -> None:
         known = self.candidates
@@ -204,7 +209,7 @@ class Race:
     def _fail_known(self) -> None:
         for rank, candidate in enumerate(self.candidates):
             if candidate.algorithm in self._known:
-                self._standings.failures.setdefault(rank, self._known[candidate.algorithm])
+                self._standings.fail(rank, self._known[candidate.algorithm])
 
     # -- decisions ---------------------------------------------------------------------------------------------------
 
@@ -224,25 +229,28 @@ class Race:
 
     def _build(self) -> Build | None:
         failed, built = self._standings.failures, self._standings.build_us
-        ranks = tuple(rank for rank in self._looked if rank not in built and rank not in failed)
-        return Build(ranks) if ranks else None
+        self._unbuilt = [rank for rank in self._unbuilt if rank not in built and rank not in failed]
+        return Build(tuple(self._unbuilt)) if self._unbuilt else None
 
     def _launch(self) -> Launch | None:
         """One at a time, so that the first ones bound the later ones."""
-        for rank in self._looked:
-            if rank not in self._standings.launch_us and rank not in self._standings.failures:
+        launched, failed = self._standings.launch_us, self._standings.failures
+        while self._unlaunched:
+            rank = self._unlaunched[0]
+            if rank not in launched and rank not in failed:
                 return Launch((rank,), self._standings.limit_us())
+            self._unlaunched.popleft()
         return None
 
     def _coarse(self) -> Time | None:
         """A round of all that could still win something and were not run often enough for that. Within the bound, but
         for the first look at somebody."""
         standings = self._standings
-        wanted = [rank for rank in standings.front() if standings.wants_coarse(rank)]
+        wanted = standings.want_coarse() if self._settled != standings.changes else []
         new = [rank for rank in wanted if not standings.estimates()[rank].samples]
         for some in (wanted, new):
             if not some:
-                return None
+                break
             # Those who come late are compared with those before them through somebody who runs with both.
             anchor = standings.anchor() if standings.rounds else some[0]
             order = [anchor, *(rank for rank in some if rank != anchor)]
@@ -253,6 +261,7 @@ class Race:
                 return Time(bursts, standings.limit_us(), rounds=len(rounds))
             if some is new:
                 return Time(rounds[0], standings.limit_us())
+        self._settled = standings.changes
         return None
 
     def _coarse_rounds(self, ranks: Sequence[int]) -> int:
@@ -269,12 +278,17 @@ class Race:
         """The fastest first: it is the one that the others would be dropped for. Against another one, the first that
         passed if there is one: where two differ, their backend knows where to look."""
         standings = self._standings
-        for rank in sorted(standings.front(), key=standings.time_us):
-            if rank not in self._checked:
-                passed = [other for other in self._checked if other not in standings.failures]
-                others = [*passed, *(other for other in (*standings.front(), *standings.alive()) if other != rank)]
-                return Check(rank, next(iter(others), None))
-        return None
+        if self._lined_up != standings.changes:
+            self._unchecked, self._lined_up = deque(standings.fastest()), standings.changes
+        while self._unchecked and self._unchecked[0] in self._checked:
+            self._unchecked.popleft()
+        if not self._unchecked:
+            return None
+        rank = self._unchecked[0]
+        against = next((other for other in self._checked if other not in standings.failures), None)
+        if against is None:
+            against = next((other for other in (*standings.front(), *standings.alive()) if other != rank), None)
+        return Check(rank, against)
 
     def _further(self) -> list[int] | Widen | None:
         """More to look at: what an asked policy lacks, or as many again if the latest ones were worth it."""
@@ -291,7 +305,7 @@ class Race:
         if not rest and self._complete:
             return None
         # Of the first look, its second half counts as the latest.
-        if not self._standings.found_better(self._looked[: self._wave or len(self._looked) // 2]):
+        if not self._standings.found_better(set(islice(self._looked, self._wave or len(self._looked) // 2))):
             return None
         return rest[: len(self._looked)] or wider
 
@@ -346,7 +360,10 @@ class Race:
 
     def _look(self, ranks: Iterable[int]) -> None:
         self._wave = len(self._looked)
-        self._looked.extend(rank for rank in ranks if rank not in self._looked)
+        new = [rank for rank in ranks if rank not in self._looked]
+        self._looked |= dict.fromkeys(new)
+        self._unbuilt += new
+        self._unlaunched += new
 
     def _describe(self, instruction: Instruction) -> str:
         match instruction:

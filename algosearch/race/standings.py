@@ -1,24 +1,27 @@
 """`Standings`: the facts of a race, and what they say at this moment.
 
 Facts only grow. Everything else (who is screened, who is on the front, what is decided) is worked out from them, and
-again after each new fact. So a winner whose output turns out wrong takes nothing with it: what it had screened is back.
+again after each new fact that could change it. So a winner whose output turns out wrong takes nothing with it: what it
+had screened is back. There may be thousands of candidates, launched and checked one by one, so what one more of those
+changes must not be looked for among all.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from math import hypot
 
 from algosearch.ops.types import LARGEST
 from algosearch.race.estimate import LONGEST_US, SHORTEST_US, TRIM, Estimate, estimates
 from algosearch.race.rules import RaceRules
-from algosearch.records import PRECISE, Candidate, Failure, Policy, SearchMode, Stage, Trial, packed, refusable
+from algosearch.records import PRECISE, Burst, Candidate, Failure, Policy, SearchMode, Stage, Trial, packed, refusable
 from algosearch.records.policy import LOOK_AT, TIE, WINDOW
 
 
 class Standings:
-    """Facts are added by the race, through these fields and `changed`."""
+    """Facts are added by the race: times and failures through methods, for something is worked out from them."""
 
     def __init__(
         self,
@@ -43,8 +46,12 @@ class Standings:
         self._policies = policies
         self._mode = mode
         self._rules = rules
+        self.changes = 0
+        """How often something was added from which the front is worked out: while it stays, the front does."""
         self._estimates: dict[int, Estimate] | None = None
+        self._best_us: float | None = None
         self._front: list[int] | None = None
+        self._fastest: list[int] | None = None
         # These never change: whom each asked policy refuses, and who could screen whom.
         self._refused: dict[tuple[int, int], bool] = {}
         self._may_screen: dict[tuple[int, int], bool] = {}
@@ -57,13 +64,42 @@ class Standings:
         for rank, candidate in enumerate(candidates):
             if candidate.workspace_bytes > LARGEST:
                 why = f"needs {candidate.workspace_bytes} bytes of workspace, and no device has 2**63"
-                self.failures.setdefault(rank, Failure("not_supported", why))
+                self.fail(rank, Failure("not_supported", why))
 
-    def changed(self, *, times: bool) -> None:
-        """A fact was added; one that `times` are worked out from, or another."""
-        if times:
-            self._estimates = None
-        self._front = None
+    def fail(self, rank: int, failure: Failure) -> None:
+        """It cannot be run (again). Of two failures the first counts."""
+        self.failures.setdefault(rank, failure)
+        if rank in self.launch_us:
+            self._best_us = None
+            self._changed()
+
+    def forgive(self, rank: int) -> None:
+        """As if it had not failed."""
+        self.failures.pop(rank, None)
+        self._best_us = None
+        self._changed()
+
+    def launched(self, rank: int, burst: Burst) -> None:
+        """It ran for the first time. Nobody else's estimate changes."""
+        us = self.launch_us[rank] = burst.time_us
+        self.saw(rank, us)
+        self.timing[rank] = burst.timing
+        if burst.disturbed is not None:
+            self.disturbed_launches.add(rank)
+        if self._estimates is not None:
+            self._estimates |= estimates((), {rank: us}, self._rules, unsure=self.disturbed_launches)
+        if self._best_us is not None:
+            self._best_us = min(us, self._best_us or us)
+        self._changed()
+
+    def timed(self) -> None:
+        """Rounds were added. Not told after each one: of those that run together, all are taken by the same lights."""
+        self._estimates = self._best_us = None
+        self._changed()
+
+    def _changed(self) -> None:
+        self.changes += 1
+        self._front = self._fastest = None
 
     def validate(self) -> None:
         """Assert what must be true of the facts. For tests."""
@@ -156,6 +192,12 @@ class Standings:
             self._front = alive
         return self._front
 
+    def fastest(self) -> list[int]:
+        """The front, the fastest first."""
+        if self._fastest is None:
+            self._fastest = sorted(self.front(), key=self.time_us)
+        return self._fastest
+
     def _is_screened(self, rank: int, fastest_first: Sequence[int]) -> bool:
         """Whether somebody is clearly faster and as good in every other way."""
         found, clearly = self.estimates(), self._rules.clearly
@@ -182,29 +224,45 @@ class Standings:
 
     def best_us(self) -> float:
         """The fastest that can be run; 0 if nobody can."""
-        return min(map(self.time_us, self.alive()), default=0.0)
+        if self._best_us is None:
+            self._best_us = min(map(self.time_us, self.alive()), default=0.0)
+        return self._best_us
 
     def anchor(self) -> int:
         """Somebody who ran as often as anybody and takes little time."""
         samples = {rank: min(self.estimates()[rank].samples, self._rules.coarse_rounds) for rank in self.alive()}
         return min(samples, key=lambda rank: (-samples[rank], self.time_us(rank), rank))
 
-    def wants_coarse(self, rank: int) -> bool:
-        """Whether one on the front was not run often enough for what it could still win. Who is slow, with nobody near,
-        has shown enough by its first run."""
-        samples = self.estimates()[rank].samples
-        if samples == 0 and (self.time_us(rank) < self._rules.slow_us or rank in self.disturbed_launches):
-            return True
-        return samples < self._rules.coarse_rounds and self.has_rival(rank)
+    def want_coarse(self) -> list[int]:
+        """Who on the front was not run often enough for what it could still win. Who is slow, with nobody near, has
+        shown enough by its first run."""
+        rules, found, rivals = self._rules, self.estimates(), self.rivals()
+        return [
+            rank
+            for rank in self.front()
+            if (found[rank].samples < rules.coarse_rounds and rank in rivals)
+            or (not found[rank].samples and (found[rank].time_us < rules.slow_us or rank in self.disturbed_launches))
+        ]
 
-    def has_rival(self, rank: int) -> bool:
-        """Whether anybody on the front is near enough for a closer look to be worth it."""
-        rules, mine = self._rules, self.time_us(rank)
-        for other in self.front():
-            low, high = sorted((mine, self.time_us(other)))
-            if other != rank and high <= (rules.worth_it if high < rules.slow_us else rules.slow_worth_it) * low:
-                return True
-        return False
+    def rivals(self) -> set[int]:
+        """Those on the front to whom somebody else there is near enough for a closer look to be worth it.
+
+        Of those who are faster the nearest is asked, and of those who are slower the nearest as well, and the first of
+        the slow, for whom another factor counts: where those are too far away, so are all.
+        """
+        order, rules = self.fastest(), self._rules
+        times = [self.time_us(rank) for rank in order]
+        slow = bisect_left(times, rules.slow_us)
+
+        def is_near(one: int, other: int) -> bool:
+            low, high = sorted((times[one], times[other]))
+            return high <= (rules.worth_it if high < rules.slow_us else rules.slow_worth_it) * low
+
+        return {
+            rank
+            for place, rank in enumerate(order)
+            if any(is_near(place, other) for other in {place - 1, place + 1, slow} - {-1, place, len(order)})
+        }
 
     def vague(self, error: float) -> list[int]:
         """The leaders of asked policies whose own time is not known within this error, relative to it."""
@@ -253,7 +311,7 @@ class Standings:
         best, other = self.estimates()[leader], self.estimates()[rank]
         return hypot(other.error_us, best.error_us) / best.time_us
 
-    def found_better(self, before: Sequence[int]) -> bool:
+    def found_better(self, before: Set[int]) -> bool:
         """Whether an asked policy has a clearly better best now than it had with those of `before` alone."""
         for policy in range(len(self._policies)):
             admitted = [rank for rank in self.alive() if self.admits(policy, rank)]
@@ -264,13 +322,8 @@ class Standings:
 
     def limit_us(self) -> float:
         """A run longer than this is hopeless."""
-        if self.rounds:
-            best = min((e.time_us for rank, e in self.estimates().items() if rank not in self.failures), default=None)
-        else:  # asked before each first launch
-            best = min((us for rank, us in self.launch_us.items() if rank not in self.failures), default=None)
-        if best is None:
-            return self._rules.first_limit_us
-        return max(self._rules.limit_us, self._rules.hopeless * best)
+        best_us = self.best_us()
+        return max(self._rules.limit_us, self._rules.hopeless * best_us) if best_us else self._rules.first_limit_us
 
     # -- what is kept of it ------------------------------------------------------------------------------------------
 

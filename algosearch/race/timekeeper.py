@@ -26,6 +26,7 @@ class Timekeeper:
         """The outcome of an instruction."""
         for results in each_round(time, outcomes):
             self._take_round(results, time)
+        self._standings.timed()
 
     def _take_round(self, results: Sequence[Result], time: Time) -> None:
         standings, budget = self._standings, self._budget
@@ -35,11 +36,11 @@ class Timekeeper:
         disturbed: set[int] = set()
         for (rank, repeats), outcome in results:
             if isinstance(outcome, Failure):
-                standings.failures.setdefault(rank, outcome)
+                standings.fail(rank, outcome)
             elif not is_time(outcome.time_us):
                 budget.lose_nonsense()
                 if not patient:
-                    standings.failures.setdefault(rank, impossible(outcome.time_us))
+                    standings.fail(rank, impossible(outcome.time_us))
             else:
                 budget.spend(outcome.time_us * repeats)
                 standings.saw(rank, outcome.time_us)

@@ -6,9 +6,9 @@ thread of its own, or when one of the other names is asked for.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
+from algosearch.late import late_exports as _late_exports
 from algosearch.search.ambient import current_searcher, open_searcher, select_algo
 
 if TYPE_CHECKING:
@@ -32,21 +32,14 @@ __all__ = (
     "Verdict",
 )
 
-_LAZY = {
-    "Searcher": "searcher",
-    "Request": "request",
-    "Plan": "plans",
-    "Verdict": "verification",
-    **dict.fromkeys(("Statistics", "EngineStatistics", "FlightStatus", "ChoicesDigest"), "statistics"),
-}
-
-
-def __getattr__(name: str) -> object:
-    if name in _LAZY:
-        value = globals()[name] = getattr(import_module(f"algosearch.search.{_LAZY[name]}"), name)
-        return value
-    raise AttributeError(f"module 'algosearch.search' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = _late_exports(
+        __name__,
+        {
+            "plans": ("Plan",),
+            "request": ("Request",),
+            "searcher": ("Searcher",),
+            "statistics": ("ChoicesDigest", "EngineStatistics", "FlightStatus", "Statistics"),
+            "verification": ("Verdict",),
+        },
+    )

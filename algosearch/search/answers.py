@@ -56,17 +56,18 @@ class Answers:
         """What was answered, and has no final answer yet."""
         self._pending: dict[Place, dict[Op, Inquiry]]
         """Places spelled out."""
-        self._shared: list[threading.RLock] = []
+        self._shared = [threading.RLock() for _ in range(LOCKS)]
+        self._locks = cycle(self._shared)
         self.renew_after_fork()
         renew_in_children(self)
 
     def renew_after_fork(self) -> None:
         """What is in the table is as true in the child; what is pending is the parent's."""
         self._lock = threading.Lock()
-        for lock in self._shared:  # who waits for something of the parent's gives up through it; its holder is gone
+        # The same ones, freed: inquiries of the parent's have them. What those were told can be asked for, and who
+        # waited for more gives up through them, in a child of the child as well.
+        for lock in self._shared:
             lock._at_fork_reinit()  # type: ignore[attr-defined]  # as `threading` and `logging` do with theirs
-        self._shared = [threading.RLock() for _ in range(LOCKS)]
-        self._locks = cycle(self._shared)
         self._pending = {}
 
     @property

@@ -99,14 +99,12 @@ class Inquiry:
         """First milestone: the candidates and the workspace of each, or what tells them. Made when somebody asks for
         it: few do."""
         listed = self._listed
-        if listed is None and self.inherited:
-            listed = Milestone()  # whoever held the lock at the fork holds it for ever here; and nothing more is told
-            self._pass_on(listed)
-        elif listed is None:
+        if listed is None:
             with self._lock:
                 if self._listed is None:
                     self._listed = Milestone(self._lock)
                 listed = self._listed
+        if not listed.happened:  # in a child, who told it may have gone before passing it on
             self._pass_on(listed)
         return listed
 

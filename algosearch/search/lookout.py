@@ -35,7 +35,7 @@ class Lookout:
 
     Args:
         fly: what a flight does with its turn.
-        land: ends a flight whose waiters have all been answered.
+        tell: tells a flight what was found, and ends it if nobody aboard waits for more. Raises nothing.
     """
 
     def __init__(
@@ -45,13 +45,13 @@ class Lookout:
         tasks: TaskGroup,
         *,
         fly: Callable[[Flight], Coroutine[Any, Any, None]],
-        land: Callable[[Flight], None],
+        tell: Callable[[Flight, Record], None],
     ) -> None:
         self._tiers = tiers
         self._claims = claims
         self._tasks = tasks
         self._fly = fly
-        self._land = land
+        self._tell = tell
         self._flights: dict[str, Flight] = {}
         """By digest: all that are in the queue of a pool."""
         self._elsewhere: dict[str, Claim] = {}
@@ -120,9 +120,8 @@ class Lookout:
         flight.stuck = outcome == "stuck"
         flight.note_trying("")
         if isinstance(outcome, Record):
-            flight.learned(outcome, "store")
-            if flight.is_idle:
-                self._land(flight)
+            self._tell(flight, outcome)
+            if flight.ended:
                 return
         flight.move("queued")
         self.line_up(flight)
@@ -144,6 +143,4 @@ class Lookout:
         """Somebody has written a record."""
         flight = self._flights.get(record.key.digest)
         if flight is not None:
-            flight.learned(record, "store")
-            if flight.is_idle:
-                self._land(flight)
+            self._tell(flight, record)

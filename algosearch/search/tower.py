@@ -13,7 +13,8 @@ Lives on the engine's loop. Invariants:
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from time import perf_counter
 from typing import Final, Literal
 
@@ -30,12 +31,13 @@ from algosearch.search.counts import Counts
 from algosearch.search.findings import extended, search_of
 from algosearch.search.flight import Flight
 from algosearch.search.hold import Hold
-from algosearch.search.inquiry import Inquiry
+from algosearch.search.inquiry import Inquiry, Source
 from algosearch.search.keys import KEYS_KEPT, Keys
 from algosearch.search.listings import FIRST_LOOK, Listings
 from algosearch.search.lookout import Lookout
 from algosearch.search.statistics import FlightStatus
 from algosearch.search.tiers import Tiers
+from algosearch.stores.base import Miss
 
 logger = logging.getLogger("algosearch.engine")
 
@@ -57,7 +59,7 @@ class Tower:
         self._listings = Listings(tasks, self.counts)
         self._searched: set[str] = set()
         """Digests of the keys that this engine has searched. Too few cost a second search of what is hopeless."""
-        self._lookout = Lookout(tiers, claims, tasks, fly=self._fly, land=lambda flight: self._end(flight, "landed"))
+        self._lookout = Lookout(tiers, claims, tasks, fly=self._fly, tell=self._tell)
         self._given_up: set[str] = set()
         """Of those that nobody searches any more, so that each is complained of once."""
 
@@ -171,10 +173,10 @@ class Tower:
             record = self._tiers.recall(flight.key.digest)
             if record is not None:
                 self.counts.memory_hits += 1
-                flight.learned(record, "memory")
-            if flight.is_idle:
+                self._tell(flight, record, "memory")
+            elif flight.is_idle:
                 self._end(flight, "landed")
-            else:
+            if not flight.ended:
                 to_read.append(flight)
         if to_read:
             self._tasks.start_soon(self._read, to_read)
@@ -184,23 +186,43 @@ class Tower:
         flights = sorted(flights, key=lambda flight: flight.precedence)
         answers = await self._tiers.read([flight.key for flight in flights])
         for flight, answer in zip(flights, answers, strict=True):
-            if flight.ended:
-                continue
-            if isinstance(answer, Record):
-                self.counts.store_hits += 1
-                flight.learned(answer, "store")
-                reason = "its searches do not cover this policy"
-            else:
-                self.counts.store_misses[answer.kind] += 1
-                reason = answer.reason
-            flight.refuse_cached(reason)
+            with self._failing(flight):
+                self._take_read(flight, answer)
+
+    def _take_read(self, flight: Flight, answer: Record | Miss) -> None:
+        if flight.ended:
+            return
+        if isinstance(answer, Record):
+            self.counts.store_hits += 1
+            flight.learned(answer, "store")
+            reason = "its searches do not cover this policy"
+        else:
+            self.counts.store_misses[answer.kind] += 1
+            reason = answer.reason
+        flight.refuse_cached(reason)
+        if flight.is_idle:
+            self._end(flight, "landed")
+        elif flight.wanted() is None:  # only the heuristic's answer is asked
+            self._tasks.start_soon(self._fly, flight)
+        else:
+            flight.move("queued")
+            self._lookout.line_up(flight)
+
+    def _tell(self, flight: Flight, record: Record, source: Source = "store") -> None:
+        """What is known of its key. It ends if nobody aboard waits for more."""
+        with self._failing(flight):
+            flight.learned(record, source)
             if flight.is_idle:
                 self._end(flight, "landed")
-            elif flight.wanted() is None:  # only the heuristic's answer is asked
-                self._tasks.start_soon(self._fly, flight)
-            else:
-                flight.move("queued")
-                self._lookout.line_up(flight)
+
+    @contextmanager
+    def _failing(self, flight: Flight) -> Iterator[None]:
+        """What breaks within this block is a bug of ours. It fails this flight, and no other one."""
+        try:
+            yield
+        except Exception as error:
+            logger.exception("%s broke", flight.op.describe())
+            self._fail(flight, error)
 
     async def _fly(self, flight: Flight) -> None:
         """From the queue to the answers. Whatever happens, the flight ends and every waiter hears of it."""
@@ -357,13 +379,10 @@ class Tower:
         self._end(flight, "landed")
         if late:
             following = self._new_flight(flight.key, flight.op, flight.pool, storable=flight.storable)
-            try:
+            with self._failing(following):
                 for inquiry in late:
                     following.join(inquiry)
                 self._take_off([following])
-            except Exception as error:  # as in `_route`
-                logger.exception("boarding the next flight broke")
-                self._fail(following, error)
 
     def _fail(self, flight: Flight, error: Exception) -> None:
         self._end(flight, "failed")

@@ -16,11 +16,10 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from algosearch.errors import UndecodableRecord
 from algosearch.forks import renew_in_children
 from algosearch.records import Key, Record
 from algosearch.stores.base import Claim, Committed, Miss, StoreStatistics
-from algosearch.stores.rules import Lease, contest, extend, settle, storable
+from algosearch.stores.rules import Lease, contest, extend, settle
 from algosearch.stores.trouble import Troubles
 
 LIMIT_RECORDS: Final = 20_000
@@ -88,10 +87,8 @@ class MemoryStore:
 
     async def commit(self, record: Record, *, after: int) -> Committed:
         """As `Store.commit`."""
-        try:
-            size_bytes = len(storable(record))
-        except UndecodableRecord as error:
-            self._troubles.note("undecodable", f"a record that no reader would take is not kept: {error}")
+        raw = self._troubles.storable(record)
+        if raw is None:
             return Committed(record, won=True, kept=False)
         digest = record.key.digest
         memory = self._memory
@@ -99,7 +96,7 @@ class MemoryStore:
             stored = self._get(digest)
             settled = settle(stored if isinstance(stored, Record) else None, record, after=after)
             if settled.won:
-                memory.records[digest] = (record, size_bytes)
+                memory.records[digest] = (record, len(raw))
                 memory.records.move_to_end(digest)
                 while len(memory.records) > memory.limit_records:
                     memory.records.popitem(last=False)

@@ -198,10 +198,8 @@ class ServerStore:
 
     async def commit(self, record: Record, *, after: int) -> Committed:
         """As `Store.commit`: one trip, and one more for each record that was there."""
-        try:
-            raw = rules.storable(record)
-        except UndecodableRecord as error:
-            self._troubles.note("undecodable", f"a record that no reader would take is not kept: {error}")
+        raw = self._troubles.storable(record)
+        if raw is None:
             return Committed(record, won=True, kept=False)
         digest, tag = record.key.digest, tag_of(raw)
         names = [self._names.record(digest), self._names.claims, self._names.news, self._names.index]

@@ -95,10 +95,8 @@ class Shelf:
 
     def commit(self, record: Record, after: int) -> Committed:
         """As `Store.commit`."""
-        try:
-            raw = rules.storable(record)
-        except UndecodableRecord as error:
-            self._troubles.note("undecodable", f"a record that no reader would take is not kept: {error}")
+        raw = self._troubles.storable(record)
+        if raw is None:
             return Committed(record, won=True, kept=False)
         try:
             return self._access.write(lambda: self._commit(record, raw, after))

@@ -11,6 +11,10 @@ import logging
 from collections import Counter
 from typing import Final, Literal
 
+from algosearch.errors import UndecodableRecord
+from algosearch.records import Record
+from algosearch.stores.rules import storable
+
 logger = logging.getLogger("algosearch.stores")
 
 Kind = Literal[
@@ -97,6 +101,14 @@ class Troubles:
             text = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"  # a key in a file may be megabytes long
             self._first[kind] = text
             logger.warning("store %s: %s", self.location, text)
+
+    def storable(self, record: Record) -> bytes | None:
+        """As `rules.storable`; None for a record that no reader would take, and it is noted."""
+        try:
+            return storable(record)
+        except UndecodableRecord as error:
+            self.note("undecodable", f"a record that no reader would take is not kept: {error}")
+            return None
 
     def lines(self) -> tuple[str, ...]:
         """One for each kind, the first met first: what it was, and how often it was met."""

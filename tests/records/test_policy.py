@@ -8,70 +8,12 @@ from typing import Any, Final
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from algosearch import AlgosearchError, InvalidPolicy, NoAlgorithm, NotCovered
-from algosearch.ops import ConvOp
-from algosearch.records import (
-    DEFAULT_POLICY,
-    Candidate,
-    Choice,
-    Environment,
-    Failure,
-    Key,
-    Policy,
-    Provenance,
-    Record,
-    Rule,
-    Search,
-    SearchMode,
-    Trial,
-    Trials,
-)
-from algosearch.records.policy import LOOK_AT
-from tests.strategies import candidates, policies, records, searches
-
-KEY: Final = Key.of(
-    ConvOp(input_shape=(1, 2, 9, 9), filter_shape=(3, 2, 3, 3)), Environment(backend="cudnn", device="d")
-)
-
-
-def trial(engine: str, rank: int, time_us: float | None = 10.0, **changes: Any) -> Trial:
-    """A candidate timed in the finals, without error; or what `changes` say."""
-    fields: dict[str, Any] = {
-        "algorithm": f"cudnn/graph:{engine}",
-        "rank": rank,
-        "workspace_bytes": 0,
-        "stage": "final" if time_us is not None else "listed",
-        "time_us": time_us,
-    }
-    return Trial(**{**fields, **changes})
-
-
-def search(*trials: Trial, complete: bool = True, mode: SearchMode = "race") -> Search:
-    origin = Provenance(version="0", found_at_s=0, seconds=0.0)
-    return Search(mode=mode, complete=complete, trials=Trials.of(trials), provenance=origin)
-
-
-def record(*searches_: Search) -> Record:
-    return Record(key=KEY, searches=searches_)
-
-
-def picked(policy: Policy, *trials: Trial, **changes: Any) -> str:
-    return policy.pick(record(search(*trials, **changes))).algorithm.partition(":")[2]
-
-
-def outcome(policy: Policy, found: Record, mode: SearchMode = "race") -> Choice | tuple[type, tuple[object, ...]]:
-    try:
-        return policy.pick(found, mode=mode)
-    except AlgosearchError as error:
-        return type(error), error.args
-
-
-def met_trouble(policy: Policy, found: Record) -> bool:
-    trials = [trial for each in found.searches for trial in each.trials if policy.refuses(trial) is None]
-    return any(trial.failure is not None and not trial.failure.is_fact for trial in trials)
+from algosearch import AlgosearchError, InvalidPolicy, NoAlgorithm
+from algosearch.records import DEFAULT_POLICY, Candidate, Choice, Failure, Policy, Record, Rule, Search
+from tests.records.picking import KEY, picked, record, search, trial
+from tests.strategies import candidates, policies, searches
 
 
 class TestPicks:
@@ -249,109 +191,6 @@ class TestRejections:
             admitted = policy.refuses(rival) is None and rival.failure is None
             if admitted and rival.time_us is not None and rival.stage != "listed":
                 assert pick.time_us <= rival.time_us * (1 + choice.tie_window) * (1 + 1e-12)
-
-
-class TestWhenItCannotTell:
-    def test_no_candidate_may_be_used(self) -> None:
-        found = record(
-            search(
-                trial("wide", 1, workspace_bytes=8),
-                trial("dead", 0, None, failure=Failure("build_failed", "status 3")),
-            )
-        )
-        with pytest.raises(NoAlgorithm) as caught:
-            Policy(workspace_limit_bytes=0).pick(found)
-        assert caught.value.problem == KEY.problem.describe()
-        assert caught.value.reasons == (
-            "cudnn/graph:dead: build_failed: status 3",
-            "cudnn/graph:wide: needs 8 bytes of workspace, more than the limit",
-        )
-
-    def test_an_empty_list_is_no_algorithm(self) -> None:
-        with pytest.raises(NoAlgorithm, match="offers no candidate"):
-            Policy().pick(record(search()))
-
-    def test_a_record_without_a_search(self) -> None:
-        with pytest.raises(NotCovered, match="has no search"):
-            Policy().pick(record())
-
-    def test_the_library_has_more(self) -> None:
-        some = [trial(str(rank), rank, 10.0 + rank) for rank in range(LOOK_AT)]
-        with pytest.raises(NotCovered, match="the library has more"):
-            picked(Policy(exclude=("*:0",)), *some, complete=False)
-        assert picked(Policy(), *some, complete=False) == "0"
-        assert picked(Policy(exclude=("*:0",)), *some, complete=True) == "1"
-        with pytest.raises(NotCovered, match="the library has more"):
-            picked(Policy(exclude=("*",)), *some, complete=False)
-
-    def test_screened_candidates_were_looked_at(self) -> None:
-        some = [trial(str(rank), rank, 20.0, stage="screened") for rank in range(1, LOOK_AT)]
-        assert picked(Policy(), trial("0", 0, 10.0), *some, complete=False) == "0"
-
-    def test_what_was_dropped_early_may_be_the_better_one(self) -> None:
-        dropped = trial("dropped", 0, 15.0, stage="screened")
-        against, left = trial("against", 1, 10.0), trial("left", 2, 20.0)
-        assert picked(Policy(), dropped, against, left) == "against"
-        with pytest.raises(NotCovered, match="cudnn/graph:dropped was dropped early"):
-            picked(Policy(exclude=("*:against",)), dropped, against, left)
-
-    def test_admitted_and_never_run(self) -> None:
-        with pytest.raises(NotCovered, match="admits were not looked at"):
-            picked(Policy(workspace_limit_bytes=0), trial("timed", 0, workspace_bytes=4), trial("listed", 1, None))
-
-    def test_admitted_and_passed_over(self) -> None:
-        """What the library ranks behind enough that were looked at need not be."""
-        looked_at = [trial(str(rank), rank, 10.0 + rank) for rank in range(LOOK_AT)]
-        assert picked(Policy(), *looked_at, trial("behind", LOOK_AT, None)) == "0"
-        with pytest.raises(NotCovered, match="admits were not looked at"):
-            picked(Policy(exclude=("*:0",)), *looked_at, trial("behind", LOOK_AT, None))
-
-    def test_admitted_and_dropped_early(self) -> None:
-        dropped = trial("dropped", 1, 20.0, stage="screened")
-        with pytest.raises(NotCovered, match="were not timed as rivals"):
-            picked(Policy(workspace_limit_bytes=0), trial("wide", 0, workspace_bytes=4), dropped)
-
-    def test_what_found_no_memory_at_first_may_answer_later(self) -> None:
-        full = trial("a", 0, None, failure=Failure("out_of_memory", "full"))
-        wrong = trial("b", 1, None, failure=Failure("wrong_result", "wrong"))
-        with pytest.raises(NoAlgorithm):
-            Policy().pick(record(search(full, wrong)))
-        with pytest.raises(NoAlgorithm):
-            Policy().pick(record(search(full, wrong), search(full, wrong)))
-        assert Policy().pick(record(search(full, wrong), search(trial("a", 0), wrong))).algorithm == "cudnn/graph:a"
-        with pytest.raises(NoAlgorithm):
-            Policy().pick(record(search(wrong), search(trial("b", 1))))
-
-    def test_a_race_is_not_exhaustive(self) -> None:
-        raced, thorough = search(trial("raced", 0)), search(trial("thorough", 0), mode="exhaustive")
-        with pytest.raises(NotCovered, match="an exhaustive search was asked"):
-            Policy().pick(record(raced), mode="exhaustive")
-        assert Policy().pick(record(raced, thorough), mode="exhaustive").algorithm == "cudnn/graph:thorough"
-        assert Policy().pick(record(thorough), mode="race").algorithm == "cudnn/graph:thorough"
-
-
-@given(records(), policies(), st.randoms(use_true_random=False), st.sampled_from(("race", "exhaustive")))
-def test_the_order_of_trials_is_no_matter(found: Record, policy: Policy, random: Any, mode: SearchMode) -> None:
-    shuffled = []
-    for each in found.searches:
-        trials = list(each.trials)
-        random.shuffle(trials)
-        shuffled.append(replace(each, trials=Trials.of(trials)))
-    assert outcome(policy, replace(found, searches=tuple(shuffled)), mode) == outcome(policy, found, mode)
-
-
-@given(records(max_searches=3), searches(), policies(), st.sampled_from(("race", "exhaustive")))
-def test_a_further_search_changes_no_answer(found: Record, more: Search, policy: Policy, mode: SearchMode) -> None:
-    """The first search that covers a policy answers it, be it that there is no algorithm; unless it is for trouble."""
-    answer = outcome(policy, found, mode)
-    if isinstance(answer, tuple) and answer[0] is NoAlgorithm and met_trouble(policy, found):
-        return
-    later = outcome(policy, replace(found, searches=(*found.searches, more)), mode)
-    if not (isinstance(answer, tuple) and answer[0] is NotCovered):
-        assert later == answer
-    else:
-        alone = outcome(policy, replace(found, searches=(more,)), mode)
-        assert later == alone
 
 
 class TestFirst:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 from algosearch.backends import Backend
+from algosearch.backends.simulated import Script, SimulatedBackend, TraceEvent
+from algosearch.ops import ConvOp
 from algosearch.records import Key, Record
-from algosearch.search import Searcher
+from algosearch.search import FlightStatus, Searcher
 from algosearch.search.claims import PATIENCE_S
 from algosearch.search.engine import Engine
 from algosearch.search.lineup import Lineup
-from algosearch.stores import MemoryStore, Miss, Store
+from algosearch.stores import Claim, MemoryStore, Miss, Store
+from tests.search.gated import GatedBackend
+from tests.search.helpers import some_op, three_candidates
 
 EXPIRY_S = 0.4
 """Of a claim, by the clock of the store, which stands still; and the measure of how often a living owner renews it."""
@@ -95,3 +100,56 @@ async def rival(
     finally:
         engine.stop()
         await engine.ended.wait()
+
+
+class Home:
+    """One memory that all share, and the keys in it."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.memory = MemoryStore(clock=self.clock)
+        self.trace: list[TraceEvent] = []
+
+    def handle(self) -> Watched:
+        return Watched(beside=self.memory, clock=self.clock)
+
+    def backend(self, *ops: ConvOp, machine: str = "here") -> GatedBackend:
+        script = Script(problems=tuple(map(three_candidates, ops or (some_op(),))), machine=machine)
+        return GatedBackend(SimulatedBackend(script, trace=self.trace))
+
+    def key(self, op: ConvOp | None = None, backend: GatedBackend | None = None) -> Key:
+        backend = self.backend() if backend is None else backend
+        session = backend.open(backend.devices()[0])
+        try:
+            return Key.of(some_op() if op is None else op, session.environment)
+        finally:
+            session.close()
+
+    async def record(self, key: Key) -> Record:
+        (answer,) = await self.memory.get_many([key])
+        assert isinstance(answer, Record)
+        return answer
+
+    async def holder(self, key: Key) -> Claim | None:
+        (holder,) = await self.memory.holders([key.digest])
+        return holder
+
+    async def deaths(self, key: Key, *, of: Sequence[str]) -> None:
+        """So many owners die one after the other, each with this about to be launched."""
+        for n, trying in enumerate(of):
+            assert (await self.memory.claim(key.digest, f"dead:{n}:x", expiry_s=EXPIRY_S, trying=trying)).lapses == n
+            self.clock.lapse()
+
+
+async def reach(searcher: Searcher, state: str) -> FlightStatus:
+    """Until a flight is in this state."""
+    for _ in range(4000):
+        for flight in searcher.flights():
+            if flight.state == state:
+                return flight
+        await asyncio.sleep(0.001)
+    raise AssertionError(f"nobody is {state}: {searcher.flights()}")
+
+
+async def reached(gate: Any) -> None:
+    await asyncio.to_thread(gate.reached.wait, 10.0)

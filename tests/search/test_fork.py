@@ -103,6 +103,26 @@ async def test_a_fork_in_the_middle_of_a_search() -> None:
         assert (await request.choice()).algorithm == FAST
 
 
+@contextlib.contextmanager
+def held_by_another(lock: threading.RLock) -> Iterator[None]:
+    """A thread, which a child has not."""
+    let_go, has_it = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with lock:
+            has_it.set()
+            let_go.wait(20)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    try:
+        assert has_it.wait(20)
+        yield
+    finally:
+        let_go.set()
+        holder.join()
+
+
 async def test_a_waiter_of_the_parent_is_let_go_in_the_child_whoever_held_its_lock() -> None:
     """Milestones share locks, and any of the parent's threads may have been inside one when it forked."""
     backend = GatedBackend(scripted(some_op()))
@@ -113,23 +133,34 @@ async def test_a_waiter_of_the_parent_is_let_go_in_the_child_whoever_held_its_lo
         with contextlib.suppress(StopIteration):
             waiter.send(None)
         (inquiry,) = searcher._answers.pending
-        let_go, held = threading.Event(), threading.Event()
-
-        def hold() -> None:
-            with inquiry._lock:
-                held.set()
-                let_go.wait(20)
-
-        holder = threading.Thread(target=hold)
-        holder.start()
-        try:
-            assert await asyncio.to_thread(held.wait, 20)
+        with held_by_another(inquiry._lock):
             assert in_child(waiter.close) == "None"
-        finally:
-            let_go.set()
-            holder.join()
         waiter.close()
         assert not inquiry.awaited
+        backend.gates["build"].open()
+        assert (await request.choice()).algorithm == FAST
+
+
+async def test_a_child_is_told_what_the_parent_knew_whoever_held_its_lock() -> None:
+    """Sizes are known when it forks, and nobody has asked for them before: the child does, and so does its child."""
+    backend = GatedBackend(scripted(some_op()))
+    async with open_searcher(store="memory:", backends=[backend]) as searcher:
+        backend.gates["build"].close()
+        request = searcher.request(some_op())
+        lock = request._inquiry._lock
+        # Told to every question on the flight, the first one first.
+        known = str(await searcher.request(some_op(), Policy(deterministic=True)).workspace())
+
+        def sizes() -> dict[str, int]:
+            return asyncio.run(request.workspace())
+
+        def child() -> str:
+            with held_by_another(lock):
+                return in_child(sizes)
+
+        with held_by_another(lock):
+            assert (in_child(sizes), in_child(child)) == (known, known)
+        assert str(await request.workspace()) == known
         backend.gates["build"].open()
         assert (await request.choice()).algorithm == FAST
 

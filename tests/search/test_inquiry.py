@@ -63,16 +63,24 @@ def test_a_failure_takes_nothing_back(asks_first: bool) -> None:
         asked.answered.result()
 
 
-def test_in_a_child_nobody_waits_for_who_held_its_lock_at_the_fork(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("fails", [False, True])
+def test_who_asks_is_told_what_was_not_passed_on(monkeypatch: pytest.MonkeyPatch, fails: bool) -> None:
+    """A fork copies a thread's work half-done: the child has what was told, and nobody who would pass it on."""
     asked = inquiry()
-    asked.tell(LISTED)
-    seen: list[object] = []
-    with asked._lock:
-        monkeypatch.setattr("algosearch.search.inquiry.forks", lambda: asked._forks + 1)
-        child = threading.Thread(target=lambda: seen.append(asked.listed.result()), daemon=True)
-        child.start()
-        child.join(10.0)
-        assert seen == [LISTED]
+    listed = asked.listed
+    with monkeypatch.context() as between:
+        between.setattr(Inquiry, "_pass_on", lambda self, listed: None)
+        if fails:
+            asked.fail(RequestWithdrawn("it"))
+        else:
+            asked.tell(LISTED)
+    assert not listed.happened
+    assert asked.listed is listed
+    if fails:
+        with pytest.raises(RequestWithdrawn):
+            listed.result()
+    else:
+        assert listed.result() == LISTED
 
 
 def test_a_known_answer_tells_its_candidates() -> None:

@@ -91,15 +91,7 @@ def listing(graph: OperationGraph, op: ConvOp, width: int | None, *, padded: Seq
     described = [(_name_of(each.engine, each.knobs), each.workspace_bytes, each.notes) for each in configs.values()]
     place = place or 0
     described[place:place] = [(each.algorithm, each.workspace_bytes, each.notes) for each in padded]
-    return Listing(
-        candidates=tuple(
-            Candidate(algorithm=name, rank=rank, workspace_bytes=workspace_bytes, notes=words)
-            for rank, (name, workspace_bytes, words) in enumerate(described)
-        ),
-        complete=complete,
-        look_at=max(1, look_at),
-        steady=True,
-    )
+    return _listing(described, complete=complete, look_at=max(1, look_at))
 
 
 def padded_candidates(graph: OperationGraph, padding: Padding) -> list[Candidate]:
@@ -154,15 +146,16 @@ def norm_listing(legacy: LegacyNorm, graph: NormGraph | None, width: int | None)
         *((str(legacy_algorithm(each.mode)), each.workspace_bytes, each.notes) for each in modes),
         *((_name_of(each.engine, each.knobs), each.workspace_bytes, each.notes) for each in configs[:count]),
     ]
-    return Listing(
-        candidates=tuple(
-            Candidate(algorithm=name, rank=rank, workspace_bytes=workspace_bytes, notes=words)
-            for rank, (name, workspace_bytes, words) in enumerate(described)
-        ),
-        complete=complete,
-        look_at=None if complete else max(1, len(modes) + few),
-        steady=True,
+    return _listing(described, complete=complete, look_at=None if complete else max(1, len(modes) + few))
+
+
+def _listing(described: Sequence[tuple[str, int, tuple[str, ...]]], *, complete: bool, look_at: int | None) -> Listing:
+    """Of (name, workspace in bytes, notes)."""
+    candidates = tuple(
+        Candidate(algorithm=name, rank=rank, workspace_bytes=workspace_bytes, notes=notes)
+        for rank, (name, workspace_bytes, notes) in enumerate(described)
     )
+    return Listing(candidates=candidates, complete=complete, look_at=look_at, steady=True)
 
 
 def pair_listing(forward: LegacyNorm, backward: LegacyNorm) -> Listing:
