@@ -59,6 +59,7 @@ class Race:
         self._policies = tuple(dict.fromkeys(policies)) or (DEFAULT_POLICY,)
         self._mode = mode
         self._complete = listing.complete
+        self._looks_further = listing.look_further
         self._known = dict(failed or {})
         self._standings = Standings(listing.candidates, self._policies, mode, self._rules)
         self._budget = Budget(self._rules)
@@ -196,6 +197,7 @@ class Race:
         _require_ranks(outcome)
         # A backend that calls a listing incomplete and then has no more to list would be asked for ever.
         self._complete = outcome.complete or len(outcome.candidates) == len(known)
+        self._looks_further = outcome.look_further
         self._standings.offer(outcome.candidates)
         self._fail_known()
         if self._mode == "exhaustive":
@@ -277,7 +279,8 @@ class Race:
         return None
 
     def _further(self) -> list[int] | Widen | None:
-        """More to look at: what an asked policy lacks, or as many again if the latest ones were worth it."""
+        """More to look at: what an asked policy lacks, or as many again if the latest ones were worth it, and what
+        follows is not dear."""
         if self._mode == "exhaustive":
             return None
         wider = Widen(2 * max(len(self.candidates), LOOK_AT))
@@ -287,6 +290,8 @@ class Race:
                 return lacking
             if lacking is None and not self._complete:
                 return wider
+        if not self._looks_further:
+            return None
         rest = [rank for rank in self._admitted() if rank not in self._looked]
         if not rest and self._complete:
             return None

@@ -135,7 +135,8 @@ def padded_candidate(candidate: Candidate, padding: Padding) -> Candidate:
 
 def norm_listing(legacy: LegacyNorm, graph: NormGraph | None, width: int | None) -> Listing:
     """The candidates of a batch norm: the legacy API's modes, then engines of the graph API. Those are compiled when
-    they are built, up to a second each, and differ little: so only few, where they can win, unless all are asked for.
+    they are built, up to a second each, and differ little: so only few, where they can win, unless all are asked for;
+    and a race does not go on with the next ones because these were better.
 
     Args:
         legacy: the op, as the legacy API knows it.
@@ -160,7 +161,8 @@ def norm_listing(legacy: LegacyNorm, graph: NormGraph | None, width: int | None)
             for rank, (name, workspace_bytes, words) in enumerate(described)
         ),
         complete=complete,
-        look_at=None if complete else max(1, len(modes) + few),
+        look_at=max(1, len(modes) + few),
+        look_further=False,
         steady=True,
     )
 
