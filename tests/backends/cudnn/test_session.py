@@ -135,17 +135,20 @@ def test_each_thread_has_its_own_handle_and_enters_the_device(fake: FakeCudnn, d
     driven.load_for(OP, [(candidate, 0) for candidate in listing.candidates])
     assert isinstance(plans[0], Built)
     assert isinstance(driven.launch(plans[0].plan), Burst)
-    handles = [line.lstrip("+-") for line in fake.journal() if line.endswith("handle")]
-    assert handles == ["create handle"] * 2
+    assert _handles(fake) == ["create handle"] * 2
     assert len(gpu_of(driven).entered) == 2
     compiled = driven.build(OP, dear)
     assert isinstance(compiled, Built)
     assert isinstance(driven.launch(compiled.plan), Burst)
     driven.close()
-    handles = [line.lstrip("+-") for line in fake.journal() if line.endswith("handle")]
-    assert handles == ["create handle", *["destroy handle"] * 3]
+    assert _handles(fake) == ["create handle", *["destroy handle"] * 3]
     assert len(gpu_of(driven).entered) == 3
     assert threading.get_ident() not in gpu_of(driven).entered
+
+
+def _handles(fake: FakeCudnn) -> list[str]:
+    """Those that were made and given back since the journal was last read."""
+    return [line for line in (each.lstrip("+-") for each in fake.journal()) if line in ("create handle", "destroy handle")]
 
 
 def test_a_burst_that_cannot_prove_itself_says_so(driven: Driven) -> None:
