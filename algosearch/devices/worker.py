@@ -25,9 +25,8 @@ from msgspec.structs import replace
 from algosearch.backends import Backend, Device
 from algosearch.devices.admission import Admission
 from algosearch.devices.host import Host, HostLost, OnListed, ThreadHost
-from algosearch.devices.job import Found, Job, Limits, Step
+from algosearch.devices.job import Found, Job, Limits, SearchStopped, Step
 from algosearch.devices.quiet import Quiet
-from algosearch.devices.trip import SearchStopped
 from algosearch.devices.yardstick import Yardstick
 from algosearch.errors import DeviceUnavailable, SearchFailed
 from algosearch.ops import Op

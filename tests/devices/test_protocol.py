@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from algosearch.backends.simulated import SimulatedBackend
+from algosearch.devices.blame import Blame
 from algosearch.devices.job import Found, Job, Limits, Step, Worked
 from algosearch.devices.remote.protocol import (
     LONGEST_BYTES,
@@ -41,7 +42,6 @@ from algosearch.devices.remote.protocol import (
     Unavailable,
     frame,
 )
-from algosearch.devices.trip import Blame
 from algosearch.records import Candidate, Environment, Failure, Listing, Policy, Trial
 from tests.devices.helpers import some_op
 

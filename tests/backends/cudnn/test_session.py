@@ -148,7 +148,9 @@ def test_each_thread_has_its_own_handle_and_enters_the_device(fake: FakeCudnn, d
 
 def _handles(fake: FakeCudnn) -> list[str]:
     """Those that were made and given back since the journal was last read."""
-    return [line for line in (each.lstrip("+-") for each in fake.journal()) if line in ("create handle", "destroy handle")]
+    return [
+        line for line in (each.lstrip("+-") for each in fake.journal()) if line in ("create handle", "destroy handle")
+    ]
 
 
 def test_a_burst_that_cannot_prove_itself_says_so(driven: Driven) -> None:
