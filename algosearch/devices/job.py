@@ -9,7 +9,7 @@ import msgspec
 
 from algosearch.ops import Op
 from algosearch.records import Failure, Listing, Policy, SearchMode, Trial
-from algosearch.records.trial import Duration
+from algosearch.records.trial import RUNTIME_COMPILED, Duration
 
 Side = Literal["prepare", "compile", "lane"]
 """`compile`: where what is dear is built, so that prepare goes on with other keys meanwhile."""
@@ -58,6 +58,11 @@ class Found(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """At work on it in all threads; waiting for a turn not counted."""
     lane_wait_s: float = 0.0
     """It waited for others, in this process or another, to leave the device to it; not in `seconds`."""
+
+    @property
+    def is_dear(self) -> bool:
+        """Whether something that is dear was built for it."""
+        return any(trial.build_us is not None and RUNTIME_COMPILED in trial.notes for trial in self.trials)
 
     @property
     def best_us(self) -> float | None:

@@ -20,6 +20,7 @@ from typing import Final, Literal
 import anyio
 from anyio.abc import TaskGroup
 
+from algosearch.devices.job import MustCompile
 from algosearch.devices.pool import Pool, Turn
 from algosearch.devices.worker import Found, nobody_asked
 from algosearch.errors import AlgosearchError, SearcherClosed
@@ -210,11 +211,22 @@ class Tower:
             with anyio.CancelScope() as flight.scope:
                 await self._search(flight)
                 self._land(flight)
+        except MustCompile:
+            self._queue_as_dear(flight)
         except Exception as error:
             logger.warning(
                 "%s failed: %s", flight.op.describe(), error, exc_info=not isinstance(error, AlgosearchError)
             )
             self._fail(flight, error)
+
+    def _queue_as_dear(self, flight: Flight) -> None:
+        """Something dear is to be built for it: its claim was given back, and it queues again, without a task."""
+        flight.is_dear = True
+        flight.scope = None
+        if not flight.ended:
+            flight.note_trying("")
+            flight.move("queued")
+            self._lookout.line_up(flight)
 
     async def _search(self, flight: Flight) -> None:
         """Queue, claim and search, or wait for who does, until nobody waits for an answer of this flight."""
@@ -292,6 +304,8 @@ class Tower:
                 policies=policies,
                 mode=mode,
                 failed=not_to_try(flight.record) | hold.verdict(),
+                # Who died of this key is known as long as the claim is held: it is not given back for that.
+                compiles=flight.is_dear or hold.lapses > 0,
                 on_trying=flight.note_trying,
                 # A candidate that cannot end this process must not be accused of its end.
                 on_launch=nobody_asked if turn.survives_crashes else hold.about_to_launch,

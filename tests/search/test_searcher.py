@@ -9,7 +9,7 @@ import pytest
 
 from algosearch import Policy, open_searcher, select_algo
 from algosearch.backends.simulated import Script, SimulatedBackend, TraceEvent, searches
-from algosearch.devices.worker import IN_HAND
+from algosearch.devices.places import IN_HAND
 from algosearch.errors import (
     InvalidOp,
     InvalidPolicy,
@@ -251,7 +251,7 @@ async def test_one_of_two_requests_withdrawn_leaves_the_other() -> None:
 
 async def test_most_awaited_first() -> None:
     order: list[object] = []
-    backend = GatedBackend(SimulatedBackend())
+    backend = GatedBackend(scripted(*some_ops(12)))
     backend.before = lambda call, subject: order.append(subject) if call == "enumerate" else None
     async with open_searcher(store="memory:", backends=[backend]) as searcher:
         backend.gates["launch"].close()
