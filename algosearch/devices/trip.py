@@ -59,6 +59,7 @@ class Trip:
         self._stopped = threading.Event()
         self._built: dict[int, Built | Failure] = {}
         """By rank, what became so far of those that the race has asked to build."""
+        self._has_built = False
         self._plans: dict[int, int] = {}
         """Plan numbers by rank."""
         self._spare: dict[int, int] = {}
@@ -149,7 +150,8 @@ class Trip:
 
     def _end(self, found: Found | None, error: BaseException | None) -> None:
         # Before anybody is told, so that whoever closes the device then closes it behind this.
-        self._threads.lane.post(self._destroy)
+        if self._has_built:
+            self._threads.lane.post(self._destroy)
         self._then(found, error)
 
     def _destroy(self) -> None:
@@ -223,6 +225,7 @@ class Trip:
 
     def _build(self, side: Side, rank: int) -> Built | Failure:
         self._check_wanted()
+        self._has_built = True
         with self._doing(side, "build", self._threads.limits.build_s, rank):
             built = self._threads.session.build(self._job.op, self._race.candidates[rank])
             if isinstance(built, Failure):
