@@ -2,9 +2,11 @@
 
 Rules that every implementation keeps and `tests/backends/contract.py` checks:
 
-- Every call blocks; nothing here awaits. A session's calls come from two threads: the *prepare* thread (`enumerate`,
-  `build`) and the *lane* (`load`, `launch`, `time`, `check`, `unload`, `destroy`), one call at a time on each; both
-  may be at work at once, on different ops.
+- Every call blocks; nothing here awaits. A session's calls come from three threads: the *prepare* thread (`enumerate`,
+  and `build` of most), the *compile* thread (`build` of what is dear, `Candidate.is_dear`; nothing else) and the *lane*
+  (`load`, `launch`, `time`, `check`, `unload`, `destroy`), one call at a time on each. All may be at work at once: the
+  lane on another op than the two that build, and those on whatever they like. What is made in one of them and belongs
+  to its thread is never used in another, but for plans, which the lane has alone once they are built.
 - Only msgspec nouns cross, and a built plan is known by a number: so that a process stands behind the contract
   (`algosearch.devices.remote`).
 - A candidate that fails is a returned `Failure`. An exception says that the contract or the installation is broken.
@@ -60,7 +62,8 @@ class Session(Protocol):
         ...
 
     def build(self, op: Op, candidate: Candidate) -> Built | Failure:
-        """Make a candidate runnable. Never touches the buffers or the timing of what the lane does."""
+        """Make a candidate runnable, in the compile thread if it is dear. Never touches the buffers or the timing of
+        what the lane does."""
         ...
 
     def load(self, op: Op, workspace_bytes: int) -> Failure | None:

@@ -1,7 +1,7 @@
 """`Timeline`: one compile on one time line, as a Chrome trace (Perfetto and chrome://tracing read it).
 
 Rows: the compiler's passes and stages; what it waited for; every flight of the engine from its first state to its last;
-and for each device its two threads, with what they searched. Flights and turns are learned from the engine's own log
+and for each device its threads, with what they searched. Flights and turns are learned from the engine's own log
 records (`algosearch.flights` and `algosearch.workers`, DEBUG), which carry what they tell: so tracing needs no hook in
 the engine, and costs next to nothing where nobody traces. A turn is told when it is over; of one that a device did not
 survive there is only the flight.

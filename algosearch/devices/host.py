@@ -15,9 +15,10 @@ from functools import partial
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from algosearch.backends import Backend, Device
+from algosearch.devices.blame import Blame
 from algosearch.devices.job import Found, Job, Limits, Step, Worked
 from algosearch.devices.threads import DeviceThreads
-from algosearch.devices.trip import Blame, Trip
+from algosearch.devices.trip import Trip
 from algosearch.ops import Op
 from algosearch.records import Environment, Failure, Listing
 
@@ -93,7 +94,7 @@ class Host(Protocol):
                 it returns; from a child process on the loop, and nobody waits.
 
         Raises:
-            HostLost, and whatever the backend raises.
+            HostLost; MustCompile, as `Job.compiles` says; and whatever the backend raises.
 
         Cancellation: the search stops between two steps.
         """
@@ -190,7 +191,7 @@ class _Call(NamedTuple):
 
 
 class ThreadHost:
-    """A device in two threads of this process. Nothing can be done about what hangs or crashes there."""
+    """A device in threads of this process. Nothing can be done about what hangs or crashes there."""
 
     def __init__(self, backend: Backend, device: Device, limits: Limits, *, slowest: float) -> None:
         self._pending = Pending()

@@ -9,9 +9,10 @@ import msgspec
 
 from algosearch.ops import Op
 from algosearch.records import Failure, Listing, Policy, SearchMode, Trial
-from algosearch.records.trial import Duration
+from algosearch.records.trial import RUNTIME_COMPILED, Duration
 
-Side = Literal["prepare", "lane"]
+Side = Literal["prepare", "compile", "lane"]
+"""`compile`: where what is dear is built, so that prepare goes on with other keys meanwhile."""
 Deed = Literal["list", "build", "wait", "load", "launch", "time", "check", "clean"]
 """`wait`: for the lane, which somebody else has, for however long."""
 FOR_EVER_S: Final = 1e12
@@ -35,6 +36,17 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     careful: bool = False
     """Whether every run is made and announced by itself: some candidate has brought down a device, and it is not known
     which."""
+    compiles: bool = True
+    """Whether what is dear may be built. If not, a search that comes to that ends at once with `MustCompile`."""
+
+
+class SearchStopped(Exception):
+    """A search was given up between two steps, because nobody wants it or its device closes. Never reaches a caller."""
+
+
+class MustCompile(Exception):
+    """A search has come to what is dear to build, and was not to: nobody shall wait behind it who needs nothing of the
+    kind. It ends, and is made again in a place for such. Never reaches a caller."""
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -43,9 +55,14 @@ class Found(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     trials: tuple[Trial, ...]
     complete: bool
     seconds: float
-    """At work on it in both threads; waiting for a turn not counted."""
+    """At work on it in all threads; waiting for a turn not counted."""
     lane_wait_s: float = 0.0
     """It waited for others, in this process or another, to leave the device to it; not in `seconds`."""
+
+    @property
+    def is_dear(self) -> bool:
+        """Whether something that is dear was built for it."""
+        return any(trial.build_us is not None and RUNTIME_COMPILED in trial.notes for trial in self.trials)
 
     @property
     def best_us(self) -> float | None:
@@ -54,7 +71,7 @@ class Found(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False, forbid_unknown_fields=True):
-    """What one of a device's two threads is about to do. Announced before it does it: it may be the last thing."""
+    """What one of a device's threads is about to do. Announced before it does it: it may be the last thing."""
 
     side: Side
     deed: Deed
@@ -84,7 +101,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False,
 
 
 class Worked(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False, forbid_unknown_fields=True):
-    """One turn of one of a device's two threads: at work on one problem, from when it began until it was done."""
+    """One turn of one of a device's threads: at work on one problem, from when it began until it was done."""
 
     side: Side
     problem: str
@@ -103,7 +120,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     open_s: Annotated[float, msgspec.Meta(gt=0)] = 60.0
     list_s: Annotated[float, msgspec.Meta(gt=0)] = 60.0
     build_s: Annotated[float, msgspec.Meta(gt=0)] = 120.0
-    """Compiling at run time was seen to take seconds; on a machine that swaps it takes minutes."""
+    """Of one candidate. Compiling at run time was seen to take seconds; on a machine that swaps it takes minutes."""
     other_s: Annotated[float, msgspec.Meta(gt=0)] = 120.0
     """Loading buffers, checking against a reference that is computed on the host, giving back; and how long a child may
     say nothing while it owes an answer."""

@@ -1,4 +1,4 @@
-"""`Pause`: holds the two threads of a device between two steps, and tells when both rest."""
+"""`Pause`: holds the threads of a device between two steps, and tells when all rest."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from algosearch.devices.lane import Lane
 
 
 class Pause:
-    """Entered and left by the two threads around everything that they do with a device.
+    """Entered and left by the threads around everything that they do with a device.
 
     Who waits here with the right to the lane gives it back meanwhile: quiet may last long, and nothing is timed in it.
     """

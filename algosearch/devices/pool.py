@@ -3,115 +3,35 @@
 Devices of one kind share every answer, so they share one queue; whichever is free takes the key that most wait for
 (then the one that came first). A device holds few keys at a time: one in the lane, one ready for it, one in the making.
 What waits here has begun nothing and can still be withdrawn, or be found by somebody else.
+
+Keys for which something dear is built queue by themselves, and have places of their own at a device: they go through
+another thread of it, one after the other, and nobody else waits behind them. Among equally awaited ones they come last.
+Whether a key is one of them is seen when it is listed (`MustCompile`); then it queues again, as such.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Protocol, TypeVar
 
 import anyio
 from anyio.abc import TaskGroup
 
 from algosearch.backends import Backend, Device
-from algosearch.devices.host import OnListed
+from algosearch.devices.places import DEAR_IN_HAND, IN_HAND
 from algosearch.devices.quiet import Quiet
-from algosearch.devices.worker import IN_HAND, Found, Told, Worker, WorkerRules, nobody_asked
+from algosearch.devices.turn import Awaited, Line, Turn
+from algosearch.devices.worker import Worker, WorkerRules
 from algosearch.errors import AlgosearchError, DeviceUnavailable
 from algosearch.ops import Op
-from algosearch.records import Environment, Failure, Listing, Policy, SearchMode
+from algosearch.records import Environment, Listing
 from algosearch.settings import Isolation
 
+__all__ = ("Awaited", "Pool", "Turn")
+
 logger = logging.getLogger("algosearch.devices")
-
-T = TypeVar("T")
-
-
-class Awaited(Protocol):
-    """What queues here."""
-
-    @property
-    def awaited(self) -> int:
-        """How many wait for it now."""
-        ...
-
-    @property
-    def precedence(self) -> tuple[int | bytes, ...]:
-        """Who comes first among equally awaited ones: the least; among equals the oldest."""
-        ...
-
-
-class Turn:
-    """A place at a device, or in the queue for one. If its device is set aside it queues again, for another one."""
-
-    __slots__ = ("_pool", "call", "who", "worker")
-
-    def __init__(self, pool: Pool, who: Awaited) -> None:
-        self.who = who
-        self.worker: Worker | None = None
-        self.call: Callable[[Turn], bool] = _nobody_comes
-        """Called when its turn has come, or when there is nobody left; False if it is not used."""
-        self._pool = pool
-
-    def __repr__(self) -> str:
-        return f"<Turn at {self.worker!r}>"
-
-    @property
-    def device(self) -> Device:
-        """Whose turn it is; another one, if that was set aside meanwhile."""
-        assert self.worker is not None, "used outside its block"
-        return self.worker.device
-
-    @property
-    def survives_crashes(self) -> bool:
-        """As `Worker.survives_crashes`."""
-        assert self.worker is not None, "used outside its block"
-        return self.worker.survives_crashes
-
-    async def enumerate(self, op: Op, width: int | None) -> Listing:
-        """As `Worker.enumerate`."""
-        return await self._carry_out(lambda worker: worker.enumerate(op, width))
-
-    async def search(
-        self,
-        op: Op,
-        listing: Listing | None,
-        *,
-        width: int | None = None,
-        policies: Sequence[Policy],
-        mode: SearchMode,
-        failed: Mapping[str, Failure] | None = None,
-        on_trying: Told = nobody_asked,
-        on_launch: Told = nobody_asked,
-        on_listed: OnListed = nobody_asked,
-    ) -> Found:
-        """As `Worker.search`. At another device it is listed again, and `on_listed` told again."""
-        return await self._carry_out(
-            lambda worker: worker.search(
-                op,
-                listing,
-                width=width,
-                policies=policies,
-                mode=mode,
-                failed=failed,
-                on_trying=on_trying,
-                on_launch=on_launch,
-                on_listed=on_listed,
-            )
-        )
-
-    async def _carry_out(self, call: Callable[[Worker], Awaitable[T]]) -> T:
-        while True:
-            assert self.worker is not None, "used outside its block"
-            try:
-                return await call(self.worker)
-            except DeviceUnavailable:
-                if self.worker.set_aside is None:
-                    raise
-            self._pool.give_back(self)
-            await self._pool.take(self)
 
 
 class Pool:
@@ -143,21 +63,27 @@ class Pool:
         self._quiet = Quiet() if quiet is None else quiet
         self._unopened = list(devices)
         self._workers: dict[Worker, int] = {}
-        """Open workers, and how many keys each has in hand."""
+        """Open workers, and how many keys each has in hand that are not known to be dear."""
+        self._dear_in_hand: Counter[Worker] = Counter()
+        """The same of those that are."""
         self._newcomers: list[Worker] = []
         """Workers that are being opened."""
         self._retired: list[Worker] = []
         """Workers that were set aside."""
-        self._queue: list[Turn] = []
-        self._sorted_for = 0
-        """For so many more turns the order of the queue is taken as it is."""
+        self._queue = Line()
+        self._dear = Line()
+        """Of keys for which something dear is built."""
         self._environment: Environment | None = None
         self._opening_first = anyio.Lock()
         self._opening_more = False
         self._closed = False
 
     def __repr__(self) -> str:
-        return f"<Pool {self.kind}: {len(self._workers)} of {len(self.devices)} open, {len(self._queue)} queued>"
+        return f"<Pool {self.kind}: {len(self._workers)} of {len(self.devices)} open, {self._queued} queued>"
+
+    @property
+    def _queued(self) -> int:
+        return len(self._queue) + len(self._dear)
 
     @property
     def kind(self) -> str:
@@ -217,7 +143,7 @@ class Pool:
     async def _open_more(self) -> None:
         """Open the other devices while there is work for them. A device that cannot be opened is left out."""
         try:
-            while self._queue and self._unopened:
+            while self._queued and self._unopened:
                 try:
                     await self._open_next()
                 except Exception as error:
@@ -236,7 +162,7 @@ class Pool:
         """
         turn = Turn(self, who)
         turn.call = call
-        self._queue.append(turn)
+        self._line_of(turn).append(turn)
         self._call_next()
         return turn
 
@@ -274,7 +200,7 @@ class Pool:
             return True
 
         turn.call = call
-        self._queue.append(turn)
+        self._line_of(turn).append(turn)
         self._call_next()
         await called.wait()
         if turn.worker is None:
@@ -284,11 +210,9 @@ class Pool:
         """Give a place up, at a device or in the queue."""
         worker, turn.worker = turn.worker, None
         if worker is None:
-            if turn in self._queue:
-                self._queue.remove(turn)
+            self._line_of(turn).remove(turn)
             return
-        if worker in self._workers:
-            self._workers[worker] -= 1
+        self._count(turn, worker, -1)
         if worker.set_aside is not None:
             self._retire(worker)
         self._call_next()
@@ -330,45 +254,56 @@ class Pool:
     def _retire(self, worker: Worker) -> None:
         """It was set aside. The pool goes on without it."""
         if self._workers.pop(worker, None) is not None:
+            del self._dear_in_hand[worker]
             self._retired.append(worker)
 
     def _nobody_left(self) -> AlgosearchError:
         set_aside = [worker.set_aside for worker in self._retired if worker.set_aside is not None]
         return set_aside[-1].again()
 
+    def _line_of(self, turn: Turn) -> Line:
+        return self._dear if turn.is_dear else self._queue
+
+    def _count(self, turn: Turn, worker: Worker, change: int) -> None:
+        if worker not in self._workers:
+            return
+        if turn.is_dear:
+            self._dear_in_hand[worker] += change
+        else:
+            self._workers[worker] += change
+
     def _call_next(self) -> None:
         """Give whoever is next a free place; see to it that there will be more, or tell them that there are none."""
-        while self._queue and self._workers and not self._closed:
-            worker = min(self._workers, key=self._load)
-            if self._workers[worker] >= self._in_hand(worker):
-                break
-            self._sort()
-            turn = self._queue.pop(0)
-            self._workers[worker] += 1
+        while self._workers and not self._closed and (following := self._next()) is not None:
+            turn, worker = following
+            self._line_of(turn).remove(turn)
+            self._count(turn, worker, 1)
             turn.worker = worker
             if not turn.call(turn):
-                self._workers[worker] -= 1
+                self._count(turn, worker, -1)
                 turn.worker = None
-        if not self._queue or self._closed or self._opening_more:
+        if not self._queued or self._closed or self._opening_more:
             return
         if self._unopened:
             self._opening_more = True
             self._tasks.start_soon(self._open_more)
         elif not self._workers:
-            queue, self._queue = self._queue, []
-            for turn in queue:
+            for turn in (*self._queue.emptied(), *self._dear.emptied()):
                 turn.call(turn)
 
-    def _sort(self) -> None:
-        """Most awaited first, then by precedence; a stable sort, so that among equals the oldest stays first.
-
-        Who is awaited changes in the callers' threads, unannounced. A short queue is sorted for every turn; a long one
-        each time that a sixteenth of it has gone: to look at thousands for each turn would cost more than it gains.
-        """
-        self._sorted_for -= 1
-        if self._sorted_for <= 0:
-            self._queue.sort(key=lambda turn: (-turn.who.awaited, turn.who.precedence))
-            self._sorted_for = len(self._queue) // 16
+    def _next(self) -> tuple[Turn, Worker] | None:
+        """Whose turn it is, and where; None if there is nobody, or no place. Who has no place does not keep those of
+        the other kind from theirs, but that what is dear lets all go before that are awaited as much."""
+        usual, dear = self._queue.first(), self._dear.first()
+        if dear is not None and (usual is None or dear.who.awaited > usual.who.awaited):
+            worker = min(self._workers, key=self._dear_in_hand.__getitem__)
+            if self._dear_in_hand[worker] < DEAR_IN_HAND:
+                return dear, worker
+        if usual is not None:
+            worker = min(self._workers, key=self._load)
+            if self._workers[worker] < self._in_hand(worker):
+                return usual, worker
+        return None
 
     async def aclose(self) -> None:
         """Close every worker, all at once. To be shielded by the caller."""
@@ -390,7 +325,3 @@ class Pool:
         """Go on: quiet is not wanted any more."""
         for worker in (*self._workers, *self._newcomers):
             worker.resume()
-
-
-def _nobody_comes(turn: Turn) -> bool:
-    return False

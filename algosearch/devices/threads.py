@@ -1,10 +1,12 @@
-"""`DeviceThreads`: an open session and the two pinned threads from which it is called. Knows no loop.
+"""`DeviceThreads`: an open session and the pinned threads from which it is called. Knows no loop.
 
 *Prepare* lists and builds; the *lane* runs, times and checks, alone on the device. While the lane times one key,
-prepare is at the next. A host in this process and a child process are both this, told of what happens in another way.
+prepare is at the next. *Compile* builds what is dear, up to a second each, and the others go on with other keys
+meanwhile: one thread, for cuDNN compiles no faster in several, made when there is first something for it. A host in
+this process and a child process are both this, told of what happens in another way.
 
 Guarantees:
-- A session's calls come from these two threads only, one at a time on each; every one of them is announced as a `Step`.
+- A session's calls come from these threads only, one at a time on each; every one of them is announced as a `Step`.
 - A search that is stopped, or caught by `close`, ends between two steps; a call that has begun is never interrupted,
   since a running kernel cannot be.
 - Plans built for a search are destroyed, by the lane, whatever became of it.
@@ -20,10 +22,11 @@ from time import perf_counter
 from typing import TypeVar
 
 from algosearch.backends import Backend, Device, Session
-from algosearch.devices.job import FOR_EVER_S, Found, Job, Limits, Side, Step, Worked
+from algosearch.devices.blame import Blame
+from algosearch.devices.job import FOR_EVER_S, Found, Job, Limits, SearchStopped, Side, Step, Worked
 from algosearch.devices.lane import lane_of
 from algosearch.devices.pause import Pause
-from algosearch.devices.trip import Blame, SearchStopped, Trip, worked
+from algosearch.devices.trip import Trip, worked
 from algosearch.devices.yardstick import Yardstick
 from algosearch.ops import Op
 from algosearch.pinned import PinnedThread, as_exception
@@ -65,6 +68,9 @@ class DeviceThreads:
         self.closing = threading.Event()
         self.prepare = PinnedThread(f"algosearch-prepare-{device.name}")
         self.lane = PinnedThread(f"algosearch-lane-{device.name}")
+        self._compile: PinnedThread | None = None
+        self._making = threading.Lock()
+        """Of the compile thread: none is made once it closes."""
         self.steps: dict[Side, Step] = {}
         """What each side is doing; a side that rests is not in it."""
         self._backend = backend
@@ -125,7 +131,7 @@ class DeviceThreads:
         return trip
 
     def close(self, then: Callable[[], None]) -> None:
-        """Stop both threads and close the session, behind what they are doing; `then` is called in the lane. Once."""
+        """Stop the threads and close the session, behind what they are doing; `then` is called in the lane. Once."""
         self.closing.set()
         self.pause.end()
 
@@ -140,11 +146,37 @@ class DeviceThreads:
             then()
             self.lane.stop()
 
-        # Behind whatever prepare is doing, then behind whatever the lane is doing.
-        self.prepare.post(lambda: None if self.lane.post(close_session) else then())
+        def stop_compiling() -> None:
+            with self._making:
+                thread = self._compile
+            if thread is None:
+                close_in_lane()
+            else:
+                thread.post(close_in_lane)
+                thread.stop()
+
+        def close_in_lane() -> None:
+            if not self.lane.post(close_session):
+                then()
+
+        # Behind whatever prepare is doing, then behind what is being compiled, then behind what the lane is doing.
+        self.prepare.post(stop_compiling)
         self.prepare.stop()
 
     # -- what its trips ask, in its threads --------------------------------------------------------------------------
+
+    def post(self, side: Side, job: Callable[[], None], *, urgent: bool = False) -> bool:
+        """Let a side do it, as `PinnedThread.post`; False if it closes."""
+        if side == "compile":
+            thread = self._compiler()
+            return thread is not None and thread.post(job)
+        return (self.prepare if side == "prepare" else self.lane).post(job, urgent=urgent)
+
+    def _compiler(self) -> PinnedThread | None:
+        with self._making:
+            if self._compile is None and not self.closing.is_set():
+                self._compile = PinnedThread(f"algosearch-compile-{self.device.name}")
+            return self._compile
 
     @contextmanager
     def step(self, step: Step) -> Iterator[float]:

@@ -1,7 +1,7 @@
-"""`Trip`: one key's way through the two threads of a device, from listing to trials.
+"""`Trip`: one key's way through the threads of a device, from listing to trials.
 
-The race (`algosearch.race`) runs in whichever thread carries out its instructions, and the two hand the trip over to
-each other: no loop and no other thread stands between two timed runs.
+The race (`algosearch.race`) runs in whichever thread carries out its instructions, and they hand the trip over to each
+other: no loop and no other thread stands between two timed runs.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, TypeVar
 
-import msgspec
 from msgspec.structs import replace
 
-from algosearch.devices.job import FOR_EVER_S, Deed, Found, Job, Side, Step, Worked
+from algosearch.devices.blame import HARMLESS, Blame, DeviceSpoilt, whose_fault
+from algosearch.devices.job import FOR_EVER_S, Deed, Found, Job, MustCompile, SearchStopped, Side, Step, Worked
 from algosearch.ops import Op
 from algosearch.pinned import as_exception
 from algosearch.race import Build, Check, Finished, Instruction, Launch, Race, Time, Widen
@@ -29,30 +29,8 @@ logger = logging.getLogger("algosearch.devices")
 
 T = TypeVar("T")
 
-_HARMLESS: Final = frozenset({"not_supported", "wrong_result"})
-"""Failures that say nothing of the device."""
-_RUNS: Final[frozenset[Deed]] = frozenset({"launch", "time", "check"})
 _LONGER: Final = 10.0
 """A round may take so many times what its first runs took, on top of the limit for a run."""
-
-
-class Blame(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Who is suspected of having brought a device down."""
-
-    job: int
-    """The number of the search, or of the listing."""
-    algorithms: tuple[str, ...]
-    """One of these; empty if it was no candidate."""
-    failure: Failure
-    """What became of it."""
-
-
-class SearchStopped(Exception):
-    """A search was given up between two steps, because nobody wants it or its device closes. Never reaches a caller."""
-
-
-class DeviceSpoilt(Exception):
-    """A candidate has left the device unusable for everybody in this session. Never reaches a caller."""
 
 
 def worked(side: Side, op: Op, began_s: float, waited_s: float) -> Worked:
@@ -61,7 +39,7 @@ def worked(side: Side, op: Op, began_s: float, waited_s: float) -> Worked:
 
 
 class Trip:
-    """One search. Only one of the two threads touches it at a time."""
+    """One search. Only one of the threads touches it at a time."""
 
     def __init__(
         self,
@@ -79,6 +57,9 @@ class Trip:
         self._then = then
         self._listed = listed
         self._stopped = threading.Event()
+        self._built: dict[int, Built | Failure] = {}
+        """By rank, what became so far of those that the race has asked to build."""
+        self._has_built = False
         self._plans: dict[int, int] = {}
         """Plan numbers by rank."""
         self._spare: dict[int, int] = {}
@@ -106,13 +87,11 @@ class Trip:
     # -- from thread to thread ---------------------------------------------------------------------------------------
 
     def _hand_over(self, side: Side, *, urgent: bool = True) -> None:
-        threads = self._threads
-        thread = threads.prepare if side == "prepare" else threads.lane
-        if not thread.post(lambda: self._take_turn(side), urgent=urgent and side == "prepare"):
+        if not self._threads.post(side, lambda: self._take_turn(side), urgent=urgent and side == "prepare"):
             self._end(None, SearchStopped())
 
     def _take_turn(self, side: Side) -> None:
-        """Whatever it comes to, the other thread has it next, or whoever waits for it is told."""
+        """Whatever it comes to, another thread has it next, or whoever waits for it is told."""
         try:
             following = self._turn(side)
         except BaseException as error:
@@ -126,15 +105,25 @@ class Trip:
     def _turn(self, side: Side) -> Side | Found:
         """Which thread has it next, or what was found."""
         instruction = self._carry_out(side)
-        if not isinstance(instruction, Finished):
-            return "lane" if side == "prepare" else "prepare"
-        return "prepare" if self._tries_again() else self._found(instruction)
+        match instruction:
+            case Finished():
+                return "prepare" if self._tries_again() else self._found(instruction)
+            case Widen():
+                return "prepare"
+            case Build():
+                return "compile" if side == "prepare" else "prepare"
+        return "lane"
 
     def _carry_out(self, side: Side) -> Instruction:
         begin = perf_counter()
         self._turn_began = begin, self._idle_s
         try:
-            return self._prepare() if side == "prepare" else self._run()
+            match side:
+                case "prepare":
+                    return self._prepare()
+                case "compile":
+                    return self._compile()
+            return self._run()
         finally:
             self._busy_s += perf_counter() - begin
             began, idle_s = self._turn_began
@@ -161,7 +150,8 @@ class Trip:
 
     def _end(self, found: Found | None, error: BaseException | None) -> None:
         # Before anybody is told, so that whoever closes the device then closes it behind this.
-        self._threads.lane.post(self._destroy)
+        if self._has_built:
+            self._threads.lane.post(self._destroy)
         self._then(found, error)
 
     def _destroy(self) -> None:
@@ -181,7 +171,7 @@ class Trip:
     # -- in the prepare thread ---------------------------------------------------------------------------------------
 
     def _prepare(self) -> Instruction:
-        """Carry out what is for the prepare thread, until the lane's turn or the end."""
+        """Carry out what is for the prepare thread, until another one's turn or the end."""
         if self._racing is None:
             self._check_wanted()
             listing = self._list(self._job.width)
@@ -190,7 +180,10 @@ class Trip:
         while True:
             instruction = self._next()
             if isinstance(instruction, Build):
-                self._race.tell(tuple(self._build(rank) for rank in instruction.ranks))
+                if not self._job.compiles and any(self._race.candidates[rank].is_dear for rank in instruction.ranks):
+                    raise MustCompile
+                if not self._build_those(instruction, "prepare"):
+                    return instruction
             elif isinstance(instruction, Widen):
                 self._race.tell(self._list(instruction.width))
             else:
@@ -209,12 +202,34 @@ class Trip:
         assert self._racing is not None, "raced before it was listed"
         return self._racing
 
-    def _build(self, rank: int) -> Built | Failure:
+    # -- there, or in the compile thread -----------------------------------------------------------------------------
+
+    def _compile(self) -> Instruction:
+        """Build what is dear of those that were asked for, and go on."""
+        asked = self._next()
+        assert isinstance(asked, Build), f"{asked} is not for the compile thread"
+        built = self._build_those(asked, "compile")
+        assert built, "prepare has left something"
+        return self._next()
+
+    def _build_those(self, asked: Build, side: Side) -> bool:
+        """Build those which are for this thread. Whether that was the last of them; then the race is told."""
+        for rank in asked.ranks:
+            if rank not in self._built and self._race.candidates[rank].is_dear == (side == "compile"):
+                self._built[rank] = self._build(side, rank)
+        if len(self._built) < len(asked.ranks):
+            return False
+        self._race.tell(tuple(self._built[rank] for rank in asked.ranks))
+        self._built = {}
+        return True
+
+    def _build(self, side: Side, rank: int) -> Built | Failure:
         self._check_wanted()
-        with self._doing("prepare", "build", self._threads.limits.build_s, rank):
+        self._has_built = True
+        with self._doing(side, "build", self._threads.limits.build_s, rank):
             built = self._threads.session.build(self._job.op, self._race.candidates[rank])
             if isinstance(built, Failure):
-                self._examine("prepare", (rank,), built)
+                self._examine(side, (rank,), built)
                 return self._noted(rank, built)
         self._plans[rank] = built.plan
         return built
@@ -222,7 +237,7 @@ class Trip:
     # -- in the lane -------------------------------------------------------------------------------------------------
 
     def _run(self) -> Instruction:
-        """Take the lane, load the buffers and carry out what is for the lane, until prepare's turn or the end."""
+        """Take the lane, load the buffers and carry out what is for the lane, until another's turn or the end."""
         begin = perf_counter()
         self._threads.announce(self._step("lane", "wait", FOR_EVER_S))
         with self._threads.lane_right:
@@ -361,25 +376,14 @@ class Trip:
         return replace(outcome, circumstances=(*outcome.circumstances, ("attempts", "2")))
 
     def _examine(self, side: Side, ranks: tuple[int, ...], failure: Failure) -> None:
-        """After a failure: is it the candidate's alone, or is the device spoilt? Then whatever fails in this session
-        from now on says nothing of who fails.
-
-        Only what runs can spoil a device. What fails to be built while the other thread has something running fails for
-        the reason that this one is about to give.
+        """After a failure: is it the candidate's alone, or is the device spoilt?
 
         Raises:
             DeviceSpoilt.
         """
-        if failure.kind in _HARMLESS:
-            return
-        sick = self._threads.session.healthy()
-        if sick is None:
-            return
-        algorithms = tuple(self._race.candidates[rank].algorithm for rank in ranks)
-        told = Failure(failure.kind, failure.message, (*failure.circumstances, ("device_spoilt", sick.message)))
-        blame = Blame(job=self._number, algorithms=algorithms, failure=told)
-        running = self._threads.steps.get("lane")
-        if side == "prepare" and running is not None and running.deed in _RUNS:
-            blame = Blame(job=running.job, algorithms=running.algorithms, failure=sick)
-        self._threads.lose(blame)
-        raise DeviceSpoilt(sick.message)
+        sick = None if failure.kind in HARMLESS else self._threads.session.healthy()
+        if sick is not None:
+            algorithms = tuple(self._race.candidates[rank].algorithm for rank in ranks)
+            mine = Blame(job=self._number, algorithms=algorithms, failure=failure)
+            self._threads.lose(whose_fault(mine, side, sick, running=self._threads.steps.get("lane")))
+            raise DeviceSpoilt(sick.message)

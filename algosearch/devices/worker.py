@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from math import ceil, inf
 from typing import TYPE_CHECKING, Final
 
 import anyio
@@ -25,9 +24,9 @@ from msgspec.structs import replace
 from algosearch.backends import Backend, Device
 from algosearch.devices.admission import Admission
 from algosearch.devices.host import Host, HostLost, OnListed, ThreadHost
-from algosearch.devices.job import Found, Job, Limits, Step
+from algosearch.devices.job import Found, Job, Limits, SearchStopped, Step
+from algosearch.devices.places import Pace
 from algosearch.devices.quiet import Quiet
-from algosearch.devices.trip import SearchStopped
 from algosearch.devices.yardstick import Yardstick
 from algosearch.errors import DeviceUnavailable, SearchFailed
 from algosearch.ops import Op
@@ -42,18 +41,6 @@ __all__ = ("Worker", "WorkerRules", "Found", "SearchStopped", "Told", "nobody_as
 logger = logging.getLogger("algosearch.devices")
 
 Told = Callable[[str], None]
-
-IN_HAND: Final = 3
-"""Keys a device holds at once. With two, the lane would idle whenever a key takes longer to prepare than to time."""
-IN_HAND_OF_A_CHILD: Final = 5
-"""The same of one in a child process. From the end of a search to the next one's arrival the engine's loop turns some
-five times, and beside a caller that computes each turn waits 5 ms for the interpreter lock: two keys more are that."""
-MOST_IN_HAND: Final = 12
-"""Where keys are short, so many more that what is in hand lasts for"""
-COVERED_S: Final = 0.15
-"""so long: what the engine's loop is late by, then, one turn makes good for several keys."""
-_LATEST: Final = 0.25
-"""Of the mean of what keys take, the weight of the latest one."""
 
 _MOST_UNEXPLAINED: Final = 2
 """Times that a search may bring the device down with no candidate to blame."""
@@ -105,8 +92,7 @@ class Worker:
         self._admission = Admission()
         self._yardstick = Yardstick()
         """Outlives its hosts: each of them is told what those before have seen."""
-        self._key_s = inf
-        """What a key took lately."""
+        self._pace = Pace()
         self._opening = anyio.Lock()
         self._being_opened: anyio.Event | None = None
         self._breaks = 0
@@ -126,10 +112,8 @@ class Worker:
 
     @property
     def in_hand(self) -> int:
-        """Keys that it may hold at once."""
-        if self.isolation != "process":
-            return IN_HAND
-        return min(MOST_IN_HAND, max(IN_HAND_OF_A_CHILD, ceil(COVERED_S / self._key_s)))
+        """Keys that it may hold at once, beside those that are dear."""
+        return self._pace.in_hand(self.isolation)
 
     async def open(self) -> Environment:
         """Open the device.
@@ -171,6 +155,7 @@ class Worker:
         policies: Sequence[Policy],
         mode: SearchMode,
         failed: Mapping[str, Failure] | None = None,
+        compiles: bool = True,
         on_trying: Told = nobody_asked,
         on_launch: Told = nobody_asked,
         on_listed: OnListed = nobody_asked,
@@ -181,14 +166,15 @@ class Worker:
             listing: the candidates; if they are not known yet (None), they are listed first, `width` of them as
                 `Session.enumerate` says, and `on_listed` is told of them on the loop.
             failed: candidates, by algorithm, that are known to fail: they are not tried.
+            compiles: as `Job.compiles`.
             on_trying: told what comes next, for a progress line; as `Host.search` says where and when.
             on_launch: told the algorithm of the candidate that is about to be run for the first time. If a candidate
                 can bring down this process (not `survives_crashes`), the launch waits until it returns.
 
         Raises:
             SearchFailed: it brings the device down, and no candidate explains it. DeviceUnavailable: the device is set
-            aside. SearchStopped: the worker closes meanwhile. And whatever the backend raises, which is a broken
-            contract.
+            aside. MustCompile: as `compiles` says. SearchStopped: the worker closes meanwhile. And whatever the backend
+            raises, which is a broken contract.
 
         Cancellation: the search stops between two steps; its plans are destroyed.
         """
@@ -203,23 +189,27 @@ class Worker:
             listing = found
             on_listed(found)
 
-        job = Job(op=op, listing=listing, width=width, policies=tuple(policies), mode=mode)
-        known = {} if failed is None else dict(failed)
-        careful, unexplained = False, 0
+        unexplained = 0
+        job = Job(op=op, listing=listing, width=width, policies=tuple(policies), mode=mode, failed=dict(failed or {}))
+        job = replace(job, compiles=compiles)
         while True:
-            job = replace(job, listing=listing, failed=dict(known), careful=careful)
             try:
-                async with self._admission.admitted(alone=careful):
+                async with self._admission.admitted(alone=job.careful):
                     found = await (await self._at_work()).search(job, on_step, listed)
             except HostLost as lost:
-                known |= self._blamed(lost)
                 unexplained = self._unexplained(op, lost, unexplained)
-                careful = careful or (lost.suspected is not None and lost.guilty is None)
+                job = self._without_the_guilty(replace(job, listing=listing), lost)
             else:
                 self._note_end(op, found)
                 return found
             finally:
                 self._rest()
+
+    def _without_the_guilty(self, job: Job, lost: HostLost) -> Job:
+        """The same search, once more; carefully, if it is not certain who it was. It is not sent away any more for what
+        is dear (`Job.compiles`): what was learned would be lost."""
+        careful = job.careful or (lost.suspected is not None and lost.guilty is None)
+        return replace(job, failed=job.failed | self._blamed(lost), careful=careful, compiles=True)
 
     def _blamed(self, lost: HostLost) -> dict[str, Failure]:
         """Whose fault it was, if that is certain."""
@@ -232,8 +222,7 @@ class Worker:
     def _note_end(self, op: Op, found: Found) -> None:
         self._breaks = 0
         self._yardstick.note(op, found)
-        seconds = max(found.seconds, 1e-6)
-        self._key_s = seconds if self._key_s == inf else self._key_s + _LATEST * (seconds - self._key_s)
+        self._pace.note(found)
 
     async def rest(self) -> None:
         """Return when nothing is under way; nothing begins until `resume`. Called while quiet is wanted.

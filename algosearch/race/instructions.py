@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import msgspec
 
 from algosearch.records import Built, Burst, Failure, Listing, Trial
@@ -60,3 +62,19 @@ class Finished(msgspec.Struct, frozen=True):
 
 Instruction = Build | Widen | Launch | Time | Check | Finished
 Outcome = tuple[Built | Failure, ...] | tuple[Burst | Failure, ...] | Listing | Failure | None
+
+Good = TypeVar("Good", Built, Burst)
+
+
+def each_of(outcome: Outcome, asked: int, good: type[Good]) -> tuple[Good | Failure, ...]:
+    """The outcomes of an instruction that was about `asked` candidates.
+
+    Raises:
+        ValueError: it is none of that.
+    """
+    if not isinstance(outcome, tuple) or len(outcome) != asked:
+        raise ValueError(f"{asked} outcomes were asked for, and this is {outcome!r}")
+    checked = tuple(each for each in outcome if isinstance(each, good | Failure))
+    if len(checked) != asked:
+        raise ValueError(f"each outcome must be a {good.__name__} or a Failure")
+    return checked

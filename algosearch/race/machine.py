@@ -15,18 +15,15 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from math import isfinite
-from typing import TypeVar
 
 from algosearch.race.budget import Budget
-from algosearch.race.instructions import Build, Check, Finished, Instruction, Launch, Outcome, Time, Widen
+from algosearch.race.instructions import Build, Check, Finished, Instruction, Launch, Outcome, Time, Widen, each_of
 from algosearch.race.rounds import Bursts, impossible, is_time, laid_out, lasts_us
 from algosearch.race.rules import RaceRules, rules_for
 from algosearch.race.standings import Standings
 from algosearch.race.timekeeper import Timekeeper
 from algosearch.records import DEFAULT_POLICY, PRECISE, Built, Burst, Candidate, Failure, Listing, Policy, SearchMode
 from algosearch.records.policy import LOOK_AT
-
-Good = TypeVar("Good", Built, Burst)
 
 
 class Race:
@@ -60,6 +57,7 @@ class Race:
         self._policies = tuple(dict.fromkeys(policies)) or (DEFAULT_POLICY,)
         self._mode = mode
         self._complete = listing.complete
+        self._looks_further = listing.look_further
         self._known = dict(failed or {})
         self._standings = Standings(listing.candidates, self._policies, mode, self._rules)
         self._budget = Budget(self._rules)
@@ -110,11 +108,11 @@ class Race:
         """
         match self._pending:
             case Build(ranks):
-                self._take_built(ranks, _each(outcome, len(ranks), Built))
+                self._take_built(ranks, each_of(outcome, len(ranks), Built))
             case Launch(ranks):
-                self._take_launched(ranks, _each(outcome, len(ranks), Burst))
+                self._take_launched(ranks, each_of(outcome, len(ranks), Burst))
             case Time(bursts) as time:
-                self._timekeeper.take(time, _each(outcome, len(bursts), Burst))
+                self._timekeeper.take(time, each_of(outcome, len(bursts), Burst))
             case Check(rank):
                 if outcome is not None and not isinstance(outcome, Failure):
                     raise ValueError(f"a check ends with a Failure or None, not {outcome!r}")
@@ -201,6 +199,7 @@ class Race:
         _require_ranks(outcome)
         # A backend that calls a listing incomplete and then has no more to list would be asked for ever.
         self._complete = outcome.complete or len(outcome.candidates) == len(known)
+        self._looks_further = outcome.look_further
         self._standings.offer(outcome.candidates)
         self._fail_known()
         if self._mode == "exhaustive":
@@ -291,7 +290,8 @@ class Race:
         return Check(rank, against)
 
     def _further(self) -> list[int] | Widen | None:
-        """More to look at: what an asked policy lacks, or as many again if the latest ones were worth it."""
+        """More to look at: what an asked policy lacks, or as many again if the latest ones were worth it, and what
+        follows is not dear."""
         if self._mode == "exhaustive":
             return None
         wider = Widen(2 * max(len(self.candidates), LOOK_AT))
@@ -301,6 +301,8 @@ class Race:
                 return lacking
             if lacking is None and not self._complete:
                 return wider
+        if not self._looks_further:
+            return None
         rest = [rank for rank in self._admitted() if rank not in self._looked]
         if not rest and self._complete:
             return None
@@ -384,15 +386,6 @@ class Race:
 def _require_ranks(listing: Listing) -> None:
     if [candidate.rank for candidate in listing.candidates] != list(range(len(listing.candidates))):
         raise ValueError("the ranks of a listing must count up from 0")
-
-
-def _each(outcome: Outcome, asked: int, good: type[Good]) -> tuple[Good | Failure, ...]:
-    if not isinstance(outcome, tuple) or len(outcome) != asked:
-        raise ValueError(f"{asked} outcomes were asked for, and this is {outcome!r}")
-    checked = tuple(each for each in outcome if isinstance(each, good | Failure))
-    if len(checked) != asked:
-        raise ValueError(f"each outcome must be a {good.__name__} or a Failure")
-    return checked
 
 
 def _count(candidates: int) -> str:

@@ -124,6 +124,11 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     reserve_bytes: int = 0
     """What a fused batch norm of training hands on to its backward: the size of an output. 0 for all else."""
 
+    @property
+    def is_dear(self) -> bool:
+        """Whether it is compiled when it is built: up to a second, where others take a millisecond."""
+        return RUNTIME_COMPILED in self.notes
+
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False, forbid_unknown_fields=True):
     """What one candidate did in one search."""

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from algosearch.devices.job import Found
 from algosearch.records import Record
 
 logger = logging.getLogger("algosearch.engine")
@@ -37,6 +38,13 @@ class Counts:
     def facts(self) -> dict[str, Any]:
         """As fields of `EngineStatistics`."""
         return {**vars(self), "store_misses": dict(self.store_misses)}
+
+    def note_search(self, found: Found) -> None:
+        """A key has been searched here."""
+        self.searched += 1
+        self.trials += sum(trial.stage != "listed" for trial in found.trials)
+        self.search_seconds += found.seconds
+        self.lane_wait_seconds += found.lane_wait_s
 
     def note_agreement(self, pairs: Sequence[tuple[Record, Record]], changed: int) -> None:
         """All hosts have agreed on these records in place of those that were given, and so many answers are others."""

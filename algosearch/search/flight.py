@@ -7,8 +7,9 @@ States; `_NEXT` says which may follow which, and an end may follow each:
               elsewhere
 
 A flight may land from `reading` (the store knew), `elsewhere` (another process found it) or `listing` (nobody needed
-more than the heuristic). It may be dropped, because nobody has an open request any more, until `racing`: then a trial
-has begun, and what it costs is worth keeping.
+more than the heuristic). It goes back from `listing` or `racing` to `queued` when it turns out that something dear is
+to be built for it: it queues among such then. It may be dropped, because nobody has an open request any more, until
+`racing`: then a trial has begun, and what it costs is worth keeping.
 
 Lives on the engine's loop; nothing here is touched by another thread.
 """
@@ -51,8 +52,8 @@ _NEXT: Final[dict[State, tuple[State, ...]]] = {
     "reading": ("queued",),
     "queued": ("elsewhere", "listing"),
     "elsewhere": ("queued",),
-    "listing": ("racing",),
-    "racing": ("committing",),
+    "listing": ("racing", "queued"),
+    "racing": ("committing", "queued"),
     "committing": (),
 }
 _FOLLOWING: Final[dict[State, frozenset[State]]] = {
@@ -67,7 +68,7 @@ class Flight:
 
     __slots__ = (
         *("_inquiries", "_listing_ahead", "_listing_lock", "began", "expects", "key", "listing", "op", "pool"),
-        *("place", "record", "scope", "searched", "state", "storable", "stuck", "trying", "turn"),
+        *("is_dear", "place", "record", "scope", "searched", "state", "storable", "stuck", "trying", "turn"),
     )
 
     def __init__(self, key: Key, op: Op, pool: Pool, *, storable: bool, searched: bool = False) -> None:
@@ -88,6 +89,8 @@ class Flight:
         """What the worker does now, or whom it waits for, for a progress line. Written by the worker's threads."""
         self.turn: Turn | None = None
         """Its place in the queue, or at a device, until its task takes it."""
+        self.is_dear = False
+        """Whether it has turned out that something dear is to be built for it."""
         self.expects = False
         """Whether it waits for another process without a task."""
         self.stuck = False

@@ -16,11 +16,12 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from time import perf_counter
-from typing import Final, Literal
+from typing import Literal
 
 import anyio
 from anyio.abc import TaskGroup
 
+from algosearch.devices.job import MustCompile
 from algosearch.devices.pool import Pool, Turn
 from algosearch.devices.worker import Found, nobody_asked
 from algosearch.errors import AlgosearchError, SearcherClosed
@@ -28,7 +29,7 @@ from algosearch.ops import Op, searched_as
 from algosearch.records import Environment, Key, Listing, Policy, Record, SearchMode, not_to_try
 from algosearch.search.claims import Claims, shown
 from algosearch.search.counts import Counts
-from algosearch.search.findings import extended, search_of
+from algosearch.search.findings import committed, search_of
 from algosearch.search.flight import Flight
 from algosearch.search.hold import Hold
 from algosearch.search.inquiry import Inquiry, Source
@@ -40,9 +41,6 @@ from algosearch.search.tiers import Tiers
 from algosearch.stores.base import Miss
 
 logger = logging.getLogger("algosearch.engine")
-
-_MOST_COMMITS: Final = 8
-"""Times that a search is appended to what somebody else has just committed, before it is good for this process only."""
 
 
 class Tower:
@@ -232,11 +230,22 @@ class Tower:
             with anyio.CancelScope() as flight.scope:
                 await self._search(flight)
                 self._land(flight)
+        except MustCompile:
+            self._queue_as_dear(flight)
         except Exception as error:
             logger.warning(
                 "%s failed: %s", flight.op.describe(), error, exc_info=not isinstance(error, AlgosearchError)
             )
             self._fail(flight, error)
+
+    def _queue_as_dear(self, flight: Flight) -> None:
+        """Something dear is to be built for it: its claim was given back, and it queues again, without a task."""
+        flight.is_dear = True
+        flight.scope = None
+        if not flight.ended:
+            flight.note_trying("")
+            flight.move("queued")
+            self._lookout.line_up(flight)
 
     async def _search(self, flight: Flight) -> None:
         """Queue, claim and search, or wait for who does, until nobody waits for an answer of this flight."""
@@ -314,6 +323,8 @@ class Tower:
                 policies=policies,
                 mode=mode,
                 failed=not_to_try(flight.record) | hold.verdict(),
+                # Who died of this key is known as long as the claim is held: it is not given back for that.
+                compiles=flight.is_dear or hold.lapses > 0,
                 on_trying=flight.note_trying,
                 # A candidate that cannot end this process must not be accused of its end.
                 on_launch=nobody_asked if turn.survives_crashes else hold.about_to_launch,
@@ -348,24 +359,13 @@ class Tower:
     async def _commit(self, flight: Flight, found: Found, mode: SearchMode, policies: tuple[Policy, ...]) -> None:
         """Keep what was found. If somebody else committed first, theirs is adopted; where it does not cover what was
         asked here, ours is appended to it."""
-        self.counts.searched += 1
-        self.counts.trials += sum(trial.stage != "listed" for trial in found.trials)
-        self.counts.search_seconds += found.seconds
-        self.counts.lane_wait_seconds += found.lane_wait_s
+        self.counts.note_search(found)
         if len(self._searched) >= KEYS_KEPT:
             self._searched.clear()
         self._searched.add(flight.key.digest)
-        search = search_of(found, mode)
-        record = extended(flight.key, flight.record, search)
-        for _ in range(_MOST_COMMITS):
-            kept = await self._tiers.commit(record, storable=flight.storable)
-            if kept is record or kept.agreed() == record.agreed():
-                record = kept
-                break
-            flight.learned(kept, "store")
-            if flight.wanted() is None:
-                return
-            record = extended(flight.key, flight.record, search)
+        record = await committed(self._tiers, flight, search_of(found, mode))
+        if record is None:
+            return
         self.counts.found_alone += record.alone
         flight.searched = True
         flight.learned(record, "search")

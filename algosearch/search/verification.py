@@ -118,6 +118,11 @@ class Verification:
         return FIRST
 
     @property
+    def is_dear(self) -> bool:
+        """Whatever it comes to, it keeps its place."""
+        return False
+
+    @property
     def given_up(self) -> bool:
         """True once nobody waits for it any more."""
         return self._given_up

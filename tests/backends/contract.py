@@ -3,7 +3,7 @@
 A backend's test module subclasses `BackendContract` (as a class whose name begins with `Test`) and says which backend,
 which ops it can and cannot do, and, where it can, how to make it be wrong and how to measure a run's workspace.
 
-Sessions are driven by `Driven`, from two threads, and every noun crosses a process boundary's encoding on the way: so
+Sessions are driven by `Driven`, from three threads, and every noun crosses a process boundary's encoding on the way: so
 each test is a test of what crosses as well.
 """
 
@@ -179,7 +179,7 @@ class BackendContract(ListingContract):
         assert isinstance(driven.load(op, TOO_MUCH_BYTES), Failure)
         driven.load_for(op, plans)
         assert isinstance(driven.launch(plans[0][1], HOPELESS_US), Failure)
-        for ask in (driven.in_prepare, driven.in_lane):
+        for ask in (driven.in_prepare, driven.in_compile, driven.in_lane):
             assert ask(driven.session.healthy).result() is None
 
     # -- giving back -------------------------------------------------------------------------------------------------
@@ -212,22 +212,31 @@ class BackendContract(ListingContract):
                 driven.close()
                 driven.close()
 
-    # -- both threads at once ----------------------------------------------------------------------------------------
+    # -- all threads at once -----------------------------------------------------------------------------------------
 
-    def test_prepare_and_lane_work_at_once_on_different_ops(self, driven: Driven) -> None:
-        timed, prepared = self._ops()[:2]
+    def test_all_threads_work_at_once_the_lane_on_another_op(self, driven: Driven) -> None:
+        timed, *others = self._ops()
         plans = driven.runnable(timed)
         driven.load_for(timed, plans)
-        listing = driven.enumerate(prepared)
-        begin = threading.Barrier(2)
+        listings = [(op, driven.enumerate(op)) for op in others]
+        with_dear = [(op, each) for op, each in listings if any(one.is_dear for one in each.candidates)]
+        prepared, listing = (with_dear or listings)[0]
+        dear = [candidate for candidate in listing.candidates if candidate.is_dear]
+        assert dear or not self.has_dear
+        begin = threading.Barrier(3)
 
         def prepare() -> list[Built | Failure]:
             begin.wait()
             outcomes: list[Built | Failure] = []
             for _ in range(5):
                 assert driven.session.enumerate(prepared, None) == listing
-                outcomes += [driven.session.build(prepared, candidate) for candidate in listing.candidates]
+                cheap = [candidate for candidate in listing.candidates if not candidate.is_dear]
+                outcomes += [driven.session.build(prepared, candidate) for candidate in cheap]
             return outcomes
+
+        def compile_() -> list[Built | Failure]:
+            begin.wait()
+            return [driven.session.build(prepared, candidate) for _ in range(5) for candidate in dear]
 
         def lane() -> list[Burst | Failure]:
             begin.wait()
@@ -239,8 +248,10 @@ class BackendContract(ListingContract):
                     assert driven.session.check(plan, None) is None
             return outcomes
 
-        building, running = driven.in_prepare(prepare), driven.in_lane(lane)
-        built = [outcome.plan for outcome in building.result() if isinstance(outcome, Built)]
+        building, compiling, running = driven.in_prepare(prepare), driven.in_compile(compile_), driven.in_lane(lane)
+        compiled = [outcome.plan for outcome in compiling.result() if isinstance(outcome, Built)]
+        assert bool(compiled) == bool(dear)
+        built = [outcome.plan for outcome in building.result() if isinstance(outcome, Built)] + compiled
         bursts = running.result()
         assert all(isinstance(outcome, Burst) for outcome in bursts)
         assert len({*built, *(plan for _, plan in plans)}) == len(built) + len(plans), "a plan's number was used twice"

@@ -1,4 +1,4 @@
-"""`Driven`: a session as a worker drives it, from two pinned threads, with an encoding between it and its caller."""
+"""`Driven`: a session as a worker drives it, from three pinned threads, with an encoding between it and its caller."""
 
 from __future__ import annotations
 
@@ -29,10 +29,11 @@ def crossed(value: T) -> T:
 
 
 class Driven:
-    """An open session and the two threads from which it is called."""
+    """An open session and the threads from which it is called."""
 
     def __init__(self, backend: Backend, device: Device) -> None:
         self._prepare = ThreadPoolExecutor(1, thread_name_prefix="prepare")
+        self._compile = ThreadPoolExecutor(1, thread_name_prefix="compile")
         self._lane = ThreadPoolExecutor(1, thread_name_prefix="lane")
         self.session: Session = self.in_prepare(backend.open, device).result()
 
@@ -44,11 +45,16 @@ class Driven:
     ) -> None:
         self.close()
         self._prepare.shutdown()
+        self._compile.shutdown()
         self._lane.shutdown()
 
     def in_prepare(self, call: Callable[..., T], *args: object) -> Future[T]:
         """Begin a call in the prepare thread."""
         return self._prepare.submit(call, *args)
+
+    def in_compile(self, call: Callable[..., T], *args: object) -> Future[T]:
+        """Begin a call in the compile thread."""
+        return self._compile.submit(call, *args)
 
     def in_lane(self, call: Callable[..., T], *args: object) -> Future[T]:
         """Begin a call in the lane."""
@@ -58,7 +64,8 @@ class Driven:
         return crossed(self.in_prepare(self.session.enumerate, crossed(op), width).result())
 
     def build(self, op: Op, candidate: Candidate) -> Built | Failure:
-        return crossed(self.in_prepare(self.session.build, crossed(op), crossed(candidate)).result())
+        begin = self.in_compile if candidate.is_dear else self.in_prepare
+        return crossed(begin(self.session.build, crossed(op), crossed(candidate)).result())
 
     def load(self, op: Op, workspace_bytes: int) -> Failure | None:
         return crossed(self.in_lane(self.session.load, crossed(op), workspace_bytes).result())

@@ -18,6 +18,8 @@ from algosearch.records import Built, Burst, Failure
 CONV = ConvOp(input_shape=(2, 8, 14, 14), filter_shape=(16, 8, 3, 3), padding_low=(1, 1))
 POINTWISE = ConvOp(input_shape=(2, 8, 14, 14), filter_shape=(16, 8, 1, 1))
 NORM = BatchNormOp(shape=(2, 8, 14, 14))
+COMPILED = canonical(BatchNormOp(shape=(8, 8, 6, 6)))
+"""Some of what is made up for it is compiled at run time."""
 IMPOSSIBLE = ConvOp(input_shape=(1, 1, 9, 9, 9), filter_shape=(1, 1, 3, 3, 3))
 
 A, B, C = "simulated/test:a", "simulated/test:b?tile=2", "simulated/test:c#tensor_op"

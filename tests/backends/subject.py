@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from typing import ClassVar
 
 import pytest
 
@@ -17,6 +18,9 @@ class Subject(ABC):
     """One backend, whose module subclasses a contract."""
 
     # -- what a subclass says ----------------------------------------------------------------------------------------
+
+    has_dear: ClassVar[bool] = False
+    """Whether one of `ops`, not the first, has a candidate that is dear to build."""
 
     @abstractmethod
     def backend(self) -> Backend:

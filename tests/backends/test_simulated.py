@@ -24,6 +24,7 @@ from algosearch.records import FailureKind
 from tests.backends.contract import BackendContract
 from tests.backends.driven import Driven
 from tests.backends.simulated import (
+    COMPILED,
     CONV,
     IMPOSSIBLE,
     NORM,
@@ -48,11 +49,13 @@ class _Wrong:
 class TestGeneratedContract(_Wrong, BackendContract):
     """What is made up from the op."""
 
+    has_dear = True
+
     def backend(self) -> Backend:
         return SimulatedBackend(Script(problems=(ProblemScript(op=IMPOSSIBLE),)))
 
     def ops(self) -> Sequence[Op]:
-        return (CONV, POINTWISE, NORM)
+        return (CONV, POINTWISE, NORM, COMPILED)
 
     def impossible_ops(self) -> Sequence[Op]:
         return (IMPOSSIBLE,)
@@ -61,6 +64,7 @@ class TestGeneratedContract(_Wrong, BackendContract):
 class TestScriptedContract(_Wrong, BackendContract):
     """A restless device, whose time really passes."""
 
+    has_dear = True
     script = Script(
         devices=(DeviceScript(clock_start=0.6, clock_ramp_us=500.0, disturbed=0.2, resolution_us=0.5),),
         problems=(
@@ -78,6 +82,13 @@ class TestScriptedContract(_Wrong, BackendContract):
                 look_at=2,
                 least_width=2,
             ),
+            ProblemScript(
+                op=COMPILED,
+                candidates=(
+                    CandidateScript(algorithm=A, time_us=20, notes=("runtime_compiled",), build_us=2000),
+                    CandidateScript(algorithm=B, time_us=30),
+                ),
+            ),
         ),
         generated=Generated(candidates=4, unsupported=0.3),
         seed=7,
@@ -87,7 +98,7 @@ class TestScriptedContract(_Wrong, BackendContract):
         return SimulatedBackend(self.script, devices=2, pace="real", scale=0.01)
 
     def ops(self) -> Sequence[Op]:
-        return (CONV, NORM)
+        return (CONV, NORM, COMPILED)
 
 
 class TestRules:

@@ -102,7 +102,8 @@ def test_a_trace_has_passes_waits_flights_and_workers(tmp_path: Path) -> None:
 def test_a_trace_has_a_row_for_each_thread_of_each_device(
     isolation: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each device has some of the problems; what is on its rows flew there, and then."""
+    """Each device has some of the problems; what is on its rows flew there, and then. Where it turned out that
+    something dear is to be built, the problem was sent away, and flew again, perhaps to another device."""
     script = Script(generated=Generated(time_us=2_000.0, build_us=2_000.0))
     backend = SimulatedBackend(script, devices=2, pace="real")
     monkeypatch.setattr(discover, "default_backends", lambda: (backend,))
@@ -116,14 +117,16 @@ def test_a_trace_has_a_row_for_each_thread_of_each_device(
     devices = {device for _, device in racing}
     if isolation == "thread":  # a child may be so slow to start that the other one has done everything
         assert devices == {"simulated:0", "simulated:1"}
-    assert set(rows.values()) == {f"{device} {side}" for device in devices for side in ("prepare", "lane")}
+    assert set(rows.values()) == {f"{device} {side}" for device in devices for side in ("prepare", "compile", "lane")}
 
     turns = [event for event in events if event.get("cat") == "worker"]
     assert {(e["args"]["problem"], e["args"]["device"]) for e in turns} == set(racing)
     for turn in turns:
         assert rows[turn["pid"], turn["tid"]] == f"{turn['args']['device']} {turn['args']['side']}"
         assert turn["name"] == turn["args"]["problem"]
-    for (problem, device), flight in racing.items():
+    raced = {e["args"]["problem"]: e for e in events if e["name"] == "racing"}  # in the order of time: the last of each
+    for problem, flight in raced.items():
+        device = flight["args"]["device"]
         lane = [e for e in turns if (e["name"], e["args"]["device"], e["args"]["side"]) == (problem, device, "lane")]
         (longest,) = sorted(lane, key=lambda e: -float(e["dur"]))[:1]
         assert flight["ts"] <= longest["ts"]

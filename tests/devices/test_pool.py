@@ -7,8 +7,9 @@ import pytest
 
 from algosearch.backends import Device, Session
 from algosearch.backends.simulated import DeviceScript, Script, SimulatedBackend, SimulatedSession, TraceEvent
+from algosearch.devices.places import IN_HAND, IN_HAND_OF_A_CHILD
 from algosearch.devices.pool import Pool, Turn
-from algosearch.devices.worker import IN_HAND, IN_HAND_OF_A_CHILD, Found, WorkerRules
+from algosearch.devices.worker import Found, WorkerRules
 from algosearch.errors import DeviceUnavailable
 from algosearch.records import Burst, Failure, Policy
 from tests.devices.helpers import LIMIT_S, some_op
@@ -17,10 +18,11 @@ from tests.devices.helpers import LIMIT_S, some_op
 class Who:
     """Somebody in the queue."""
 
-    def __init__(self, name: str, awaited: int = 0) -> None:
+    def __init__(self, name: str, awaited: int = 0, *, is_dear: bool = False) -> None:
         self.name = name
         self.awaited = awaited
         self.precedence = (0, b"")
+        self.is_dear = is_dear
 
 
 async def test_asked_by_many_at_once_each_device_is_opened_once() -> None:

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from algosearch.backends.simulated import SimulatedBackend
+from algosearch.devices.blame import Blame
 from algosearch.devices.job import Found, Job, Limits, Step, Worked
 from algosearch.devices.remote.protocol import (
     LONGEST_BYTES,
@@ -26,6 +27,7 @@ from algosearch.devices.remote.protocol import (
     Frames,
     Hold,
     Listed,
+    MustWait,
     Open,
     Opened,
     ProtocolError,
@@ -41,13 +43,12 @@ from algosearch.devices.remote.protocol import (
     Unavailable,
     frame,
 )
-from algosearch.devices.trip import Blame
 from algosearch.records import Candidate, Environment, Failure, Listing, Policy, Trial
 from tests.devices.helpers import some_op
 
 FAILURE = Failure("crashed", "it died", (("during", "launch"),))
 CANDIDATE = Candidate(algorithm="simulated/t:a", rank=0, workspace_bytes=4, notes=("tf32",))
-LISTING = Listing(candidates=(CANDIDATE,), complete=False, look_at=3)
+LISTING = Listing(candidates=(CANDIDATE,), complete=False, look_at=3, look_further=False)
 TRIAL = Trial(algorithm="simulated/t:a", rank=0, workspace_bytes=4, failure=FAILURE, samples=b"\0\0\0\0")
 JOB = Job(
     op=some_op(),
@@ -56,6 +57,7 @@ JOB = Job(
     mode="race",
     failed={"simulated/t:b": FAILURE},
     careful=True,
+    compiles=False,
 )
 RECIPE = SimulatedBackend(devices=2, pace="real").recipe()
 assert RECIPE is not None
@@ -77,6 +79,7 @@ UP: list[ToParent] = [
     Rests("lane"),
     Rests("prepare", Worked(side="prepare", problem="conv", began_s=1.5, ended_s=2.5, waited_s=0.25)),
     Ended(2, Found(trials=(TRIAL,), complete=True, seconds=0.5, lane_wait_s=0.1)),
+    MustWait(2),
     Spoilt(Blame(job=2, algorithms=("simulated/t:a",), failure=FAILURE)),
     Resting(3),
     Returned(4, msgspec.Raw(msgspec.msgpack.encode(None))),

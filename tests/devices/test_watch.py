@@ -10,9 +10,9 @@ from typing import Any, cast
 
 import pytest
 
+from algosearch.devices.blame import Blame
 from algosearch.devices.job import Step
 from algosearch.devices.remote.watch import Watch
-from algosearch.devices.trip import Blame
 
 LIMIT_S = 5.0
 

@@ -10,8 +10,9 @@ import pytest
 
 from algosearch.backends.simulated import Fault, SimulatedBackend, TraceEvent
 from algosearch.backends.simulated.session import SimulatedSession
+from algosearch.devices.places import IN_HAND, IN_HAND_OF_A_CHILD, MOST_IN_HAND
 from algosearch.devices.trip import Trip
-from algosearch.devices.worker import IN_HAND, IN_HAND_OF_A_CHILD, MOST_IN_HAND, SearchStopped, Worker
+from algosearch.devices.worker import SearchStopped, Worker
 from algosearch.devices.yardstick import Yardstick
 from algosearch.records import Burst, Failure
 from tests.devices.contract import WorkerContract

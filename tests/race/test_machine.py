@@ -118,6 +118,24 @@ def test_it_looks_at_the_first_ones_and_further_only_if_that_pays() -> None:
     assert stages(falling).count("listed") == 0
 
 
+def test_it_does_not_look_further_into_what_is_dear_merely_because_that_pays() -> None:
+    lanes = [Lane(time_us=100.0 - 5 * n) for n in range(12)]
+    for listed in (12, 6):
+        dear = Track(lanes, look_at=6, listed=listed, look_further=False)
+        assert [stage == "listed" for stage in stages(dear)] == [False] * 6 + [True] * (listed - 6)
+        assert not any(isinstance(instruction, Widen) for instruction in dear.instructions)
+    everything = Track(lanes, look_at=6, listed=6, look_further=False)
+    assert stages(everything, mode="exhaustive").count("listed") == 0
+
+
+def test_what_an_asked_policy_lacks_is_looked_for_however_dear_it_is() -> None:
+    lanes = [Lane(time_us=100.0 + n, workspace_bytes=1 << 20) for n in range(10)]
+    lanes += [Lane(time_us=200.0 + n) for n in range(10)]
+    track = Track(lanes, listed=10, look_at=10, look_further=False)
+    record = track.run(policies=(Policy(workspace_limit_bytes=0),))
+    assert Policy(workspace_limit_bytes=0).pick(record).algorithm.endswith("v=10")
+
+
 def test_it_widens_until_an_asked_policy_has_enough_to_choose_from() -> None:
     lanes = [Lane(time_us=100.0 + n, workspace_bytes=1 << 20) for n in range(10)]
     lanes += [Lane(time_us=200.0 + n) for n in range(10)]

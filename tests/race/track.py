@@ -69,10 +69,12 @@ class Track:
         interrupted: float = 0.0,
         listed: int | None = None,
         look_at: int | None = None,
+        look_further: bool = True,
     ) -> None:
         self.lanes = lanes
         self.listed = len(lanes) if listed is None else listed
         self.look_at = look_at
+        self.look_further = look_further
         self.instructions: list[Instruction] = []
         self.busy_us = 0.0
         self._dice = random.Random(seed)
@@ -92,7 +94,12 @@ class Track:
             )
             for rank, lane in enumerate(self.lanes[: self.listed])
         )
-        return Listing(candidates=candidates, complete=self.listed == len(self.lanes), look_at=self.look_at)
+        return Listing(
+            candidates=candidates,
+            complete=self.listed == len(self.lanes),
+            look_at=self.look_at,
+            look_further=self.look_further,
+        )
 
     def run(
         self,

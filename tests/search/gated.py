@@ -51,7 +51,8 @@ class RaisesOnce:
 
 
 class GatedBackend:
-    """`gates` has a gate for each call of a session, all open at first; `before` may be replaced to act on a call."""
+    """`gates` has a gate for each call of a session, all open at first, and one more, `compile`, for dear builds;
+    `before` may be replaced to act on a call."""
 
     def __init__(self, inner: Backend) -> None:
         self.name = inner.name
@@ -61,7 +62,7 @@ class GatedBackend:
             call: Gate()
             for call in (
                 *("open", "enumerate", "build", "load", "launch", "time", "check", "unload"),
-                *("devices", "destroy", "close"),
+                *("compile", "devices", "destroy", "close"),
             )
         }
         self.before: Callable[[str, Any], None] = lambda call, subject: None
@@ -94,6 +95,8 @@ class _GatedSession:
 
     def build(self, op: Op, candidate: Candidate) -> Built | Failure:
         self._backend.come("build", op)
+        if candidate.is_dear:
+            self._backend.come("compile", op)
         return self._inner.build(op, candidate)
 
     def load(self, op: Op, workspace_bytes: int) -> Failure | None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from algosearch.backends.simulated import Script, SimulatedBackend
-from algosearch.devices.worker import IN_HAND
+from algosearch.devices.places import IN_HAND
 from algosearch.ops import BatchNormOp, ConvOp, Op
 from algosearch.ops.conv import Direction
 from algosearch.records import Key

@@ -10,8 +10,8 @@ import pytest
 
 from algosearch import open_searcher
 from algosearch.backends.simulated import SimulatedBackend
+from algosearch.devices.places import IN_HAND
 from algosearch.devices.pool import Pool
-from algosearch.devices.worker import IN_HAND
 from algosearch.ops import canonical
 from algosearch.records import Environment, Key
 from algosearch.search.flight import Flight, State
@@ -26,7 +26,9 @@ STEPS = {
     ("queued", "listing"),
     ("elsewhere", "queued"),
     ("listing", "racing"),
+    ("listing", "queued"),
     ("racing", "committing"),
+    ("racing", "queued"),
 }
 
 

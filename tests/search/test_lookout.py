@@ -12,8 +12,8 @@ import pytest
 from msgspec.structs import replace
 
 from algosearch.backends.simulated import DeviceScript, Script, SimulatedBackend
+from algosearch.devices.places import IN_HAND
 from algosearch.devices.pool import Pool, Turn
-from algosearch.devices.worker import IN_HAND
 from algosearch.records import Key, Record
 from algosearch.search import Searcher
 from algosearch.search import feed as feeds

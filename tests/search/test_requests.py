@@ -8,7 +8,7 @@ import pytest
 
 from algosearch import open_searcher
 from algosearch.backends.simulated import SimulatedBackend, TraceEvent, searches
-from algosearch.devices.worker import IN_HAND
+from algosearch.devices.places import IN_HAND
 from algosearch.errors import RequestWithdrawn
 from tests.search.gated import GatedBackend
 from tests.search.helpers import FAST, SLOW, scripted, some_op, some_ops, until
@@ -111,7 +111,7 @@ async def test_who_awaits_a_request_that_is_withdrawn_hears_of_it() -> None:
 
 async def test_most_awaited_first() -> None:
     order: list[object] = []
-    backend = GatedBackend(SimulatedBackend())
+    backend = GatedBackend(scripted(*some_ops(12)))
     backend.before = lambda call, subject: order.append(subject) if call == "enumerate" else None
     async with open_searcher(store="memory:", backends=[backend]) as searcher:
         backend.gates["launch"].close()

@@ -1,4 +1,4 @@
-"""`CpuSession`: kernels built, run and timed in the two threads of whoever opened it.
+"""`CpuSession`: kernels built, run and timed in the threads of whoever opened it.
 
 A plan is a kernel, which is immutable and touches no memory: the prepare thread makes them, the lane binds them to the
 buffers that are loaded, once for each load, and runs them. Nothing is kept beyond `unload` but the kernels.

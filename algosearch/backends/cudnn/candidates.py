@@ -127,7 +127,8 @@ def padded_candidate(candidate: Candidate, padding: Padding) -> Candidate:
 
 def norm_listing(legacy: LegacyNorm, graph: NormGraph | None, width: int | None) -> Listing:
     """The candidates of a batch norm: the legacy API's modes, then engines of the graph API. Those are compiled when
-    they are built, up to a second each, and differ little: so only few, where they can win, unless all are asked for.
+    they are built, up to a second each, and differ little: so only few, where they can win, unless all are asked for;
+    and a race does not go on with the next ones because these were better.
 
     Args:
         legacy: the op, as the legacy API knows it.
@@ -146,16 +147,22 @@ def norm_listing(legacy: LegacyNorm, graph: NormGraph | None, width: int | None)
         *((str(legacy_algorithm(each.mode)), each.workspace_bytes, each.notes) for each in modes),
         *((_name_of(each.engine, each.knobs), each.workspace_bytes, each.notes) for each in configs[:count]),
     ]
-    return _listing(described, complete=complete, look_at=None if complete else max(1, len(modes) + few))
+    return _listing(described, complete=complete, look_at=max(1, len(modes) + few), look_further=False)
 
 
-def _listing(described: Sequence[tuple[str, int, tuple[str, ...]]], *, complete: bool, look_at: int | None) -> Listing:
+def _listing(
+    described: Sequence[tuple[str, int, tuple[str, ...]]],
+    *,
+    complete: bool,
+    look_at: int | None,
+    look_further: bool = True,
+) -> Listing:
     """Of (name, workspace in bytes, notes)."""
     candidates = tuple(
         Candidate(algorithm=name, rank=rank, workspace_bytes=workspace_bytes, notes=notes)
         for rank, (name, workspace_bytes, notes) in enumerate(described)
     )
-    return Listing(candidates=candidates, complete=complete, look_at=look_at, steady=True)
+    return Listing(candidates=candidates, complete=complete, look_at=look_at, look_further=look_further, steady=True)
 
 
 def pair_listing(forward: LegacyNorm, backward: LegacyNorm) -> Listing:

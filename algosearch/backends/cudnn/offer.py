@@ -1,4 +1,4 @@
-"""`Offer`: what the library has for an op, as the prepare thread sees it: a listing, and plans of what is listed."""
+"""`Offer`: what the library has for an op, as a thread that builds sees it: a listing, and plans of what is listed."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Made(msgspec.Struct, frozen=True):
 
 
 class Offer(Protocol):
-    """One op's. Owned by the prepare thread."""
+    """One op's. Its thread's alone: see `offers`."""
 
     def listing(self, width: int | None) -> Listing:
         """As `Session.enumerate`."""

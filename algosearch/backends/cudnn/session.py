@@ -1,8 +1,11 @@
 """`CudnnSession`: candidates listed and built in the prepare thread, run, timed and checked in the lane.
 
-Each of the two threads has its own handle, made when it first calls. The prepare thread's never executes anything; the
-lane's executes on the lane's stream, and on nothing else. Plans are made by the one, then run and destroyed by the
-other, never both at once: cuDNN does not allow a plan to be shared between threads.
+Each thread has its own handle, made when it first calls: prepare, the lane, and compile, where engines are built whose
+code cuDNN compiles for that. Those that build never execute anything; the lane's handle executes on the lane's stream,
+and on nothing else. Plans are made by the ones, then run and destroyed by the other, never both at once: cuDNN does not
+allow a plan to be shared between threads.
+
+More threads that compile would gain nothing: two engines built side by side took as long as one after the other.
 
 Rejected: to give the interpreter's lock up at every call of the prepare thread, in favour of the lane. It took the
 lane's launches from 1.1 to 0.9 s, and everything in the prepare thread twice as long.
@@ -27,19 +30,18 @@ from algosearch.backends.cudnn.gpu import CudaFault, Gpu, OutOfDeviceMemory
 from algosearch.backends.cudnn.handle import Handle
 from algosearch.backends.cudnn.library import Library
 from algosearch.backends.cudnn.loaded import BuiltPlan, Loaded
-from algosearch.backends.cudnn.offer import Made, Offer, offer_of
+from algosearch.backends.cudnn.offer import Made
+from algosearch.backends.cudnn.offers import Offers
 from algosearch.backends.cudnn.plan import Runnable, VariantPack
 from algosearch.backends.cudnn.problem import RESERVE_UID, problem_of
 from algosearch.backends.cudnn.status import CudnnError, suspects_context
 from algosearch.backends.cudnn.warming import Warming
-from algosearch.ops import Op, searched_as
+from algosearch.ops import Op
 from algosearch.records import Built, Burst, Candidate, Environment, Failure, InvalidAlgorithm, Listing
 
 Timing = Literal["warm", "rotating"]
 """Whether runs find their tensors in the cache, as far as they fit into it, or never do."""
 
-_OFFERS: Final = 8
-"""Kept in the prepare thread: of the keys in hand, and a few more. One is made again in tens of microseconds."""
 _KEPT_BYTES: Final = 1 << 30
 """Of memory that no op uses at the moment: to allocate it anew for each would take as long as a race."""
 
@@ -70,12 +72,12 @@ class CudnnSession:
         self._timing: Timing = timing
         self._gate = gate.Gate()
         self._numbers = itertools.count(1)
-        # Added to by prepare, looked up and removed by the lane; one dictionary operation each, hence no lock.
+        # Added to by who builds, looked up and removed by the lane; one dictionary operation each, hence no lock.
         self._plans: dict[int, BuiltPlan] = {}
         self._refused: list[Made] = []
-        """Plans that were made and will not run. Added to by prepare, destroyed by the lane."""
-        self._offers: dict[Op, Offer] = {}
-        self._prepare: Handle | None = None
+        """Plans that were made and will not run. Added to by who builds, destroyed by the lane."""
+        self._prepare = Offers(library, gpu)
+        self._compile = Offers(library, gpu)
         self._ahead = ahead
         self._warming: Warming | None = None
         self._lane: Handle | None = None
@@ -93,11 +95,11 @@ class CudnnSession:
         """What is loaded, to be looked at from the lane; None if nothing is."""
         return None if self._loaded is None else self._loaded.buffers
 
-    # -- the prepare side --------------------------------------------------------------------------------------------
+    # -- the prepare side, and for what is dear the compile side -----------------------------------------------------
 
     def enumerate(self, op: Op, width: int | None) -> Listing:
         """As the contract says."""
-        offer = self._offer_of(op)
+        offer = self._prepare.of(op)
         listing = Listing(candidates=(), complete=True) if offer is None else offer.listing(width)
         if self._ahead and self._warming is None:
             self._warming = Warming(self._library, self._gpu)
@@ -107,7 +109,7 @@ class CudnnSession:
         """As the contract says."""
         start = perf_counter()
         try:
-            offer = self._offer_of(op)
+            offer = (self._compile if candidate.is_dear else self._prepare).of(op)
         except CudnnError as error:
             return error.failure("building")
         if offer is None:
@@ -125,23 +127,6 @@ class CudnnSession:
         number = next(self._numbers)
         self._plans[number] = BuiltPlan(op, candidate, made)
         return Built(number, (perf_counter() - start) * 1e6)
-
-    def _offer_of(self, op: Op) -> Offer | None:
-        """What the library has for an op; None if it does no such thing."""
-        if searched_as(op) != op:
-            raise AssertionError(f"not what is searched for it: {op.describe()}")
-        offer = self._offers.pop(op, None)
-        if offer is None:
-            if self._prepare is None:
-                self._gpu.enter()
-                self._prepare = Handle(self._library)
-            offer = offer_of(self._prepare, op, self._gpu)
-            if offer is None:
-                return None
-        self._offers[op] = offer  # the latest one last
-        while len(self._offers) > _OFFERS:
-            self._offers.pop(next(iter(self._offers))).destroy()
-        return offer
 
     # -- the lane ----------------------------------------------------------------------------------------------------
 
@@ -244,12 +229,10 @@ class CudnnSession:
             self._warming.close()
         self.unload()
         self.destroy(tuple(self._plans))
-        for offer in self._offers.values():
-            offer.destroy()
-        self._offers.clear()
-        for handle in (self._prepare, self._lane):
-            if handle is not None:
-                handle.destroy()
+        for offers in (self._prepare, self._compile):
+            offers.destroy()
+        if self._lane is not None:
+            self._lane.destroy()
         self._gpu.close()
 
     # -- one run -----------------------------------------------------------------------------------------------------

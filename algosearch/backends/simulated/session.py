@@ -2,7 +2,8 @@
 
 Whoever breaks a rule of `algosearch.backends.base` gets an AssertionError that names it: two calls at a time on one
 side, a side whose calls come from two threads, a plan that is unknown, of another op than what is loaded, or that needs
-more workspace than there is, buffers loaded over others, anything after `close`.
+more workspace than there is, buffers loaded over others, anything after `close`. A thread that is on two sides is no
+breach: a caller may have fewer threads than there are sides.
 
 A run is repeatable. The noise of a burst depends on the seed, the problem, the algorithm and the burst's number for
 that candidate in this session, never on the clock, the device or on what other threads do.
@@ -88,13 +89,12 @@ class SimulatedSession:
         self._rounds = Gathered(tracer)
         self._hanging = hanging
         self._release = release
-        self._prepare = Side("prepare")
-        self._lane = Side("lane")
-        self._prepare_pacer = Pacer(scale)
-        self._lane_pacer = Pacer(scale)
+        self._prepare = Side("prepare", Pacer(scale))
+        self._compile = Side("compile", Pacer(scale))
+        self._lane = Side("lane", Pacer(scale))
         self._clock = Clock(script)
         self._numbers = itertools.count(1)
-        # Added to by prepare, looked up and removed by the lane; one dictionary operation each, hence no lock.
+        # Added to by who builds, looked up and removed by the lane; one dictionary operation each, hence no lock.
         self._plans: dict[int, _Plan] = {}
         self._loaded: _Loaded | None = None
         # By (what, problem, algorithm). Each of these is counted by one side only.
@@ -118,7 +118,7 @@ class SimulatedSession:
         """How many plans were built and not destroyed."""
         return len(self._plans)
 
-    # -- the prepare side --------------------------------------------------------------------------------------------
+    # -- the prepare side, and for what is dear the compile side -----------------------------------------------------
 
     def enumerate(self, op: Op, width: int | None) -> Listing:
         """As the contract says."""
@@ -126,7 +126,7 @@ class SimulatedSession:
             problem = self._problem(op)
             script = problem.script
             step = self._begin("enumerate", problem, script.faults)
-            self._prepare_pacer.pass_us(script.prepare_us)
+            self._prepare.pacer.pass_us(script.prepare_us)
             step.end(us=script.prepare_us)
             if step.fault is not None:
                 return Listing(candidates=(), complete=True)
@@ -147,7 +147,7 @@ class SimulatedSession:
 
     def build(self, op: Op, candidate: Candidate) -> Built | Failure:
         """As the contract says."""
-        with self._prepare:
+        with self._compile if candidate.is_dear else self._prepare as side:
             problem = self._problem(op)
             scripted = problem.by_name.get(candidate.algorithm)
             if scripted is None:
@@ -156,7 +156,7 @@ class SimulatedSession:
                 )
                 return Failure("not_supported", f"no {candidate.algorithm} for {op.describe()}")
             step = self._begin("build", problem, scripted.faults, scripted.algorithm)
-            self._prepare_pacer.pass_us(scripted.build_us)
+            side.pacer.pass_us(scripted.build_us)
             step.end(us=scripted.build_us)
             if step.fault is not None:
                 return self._failure(step.fault)
@@ -236,7 +236,7 @@ class SimulatedSession:
         """As the contract says. From any thread, while no other call is under way."""
         if self._closed:
             return
-        for side in (self._prepare, self._lane):
+        for side in (self._prepare, self._compile, self._lane):
             if side.busy:
                 raise AssertionError(f"{self!r} is closed while a call is under way")
         self._unload()
@@ -334,7 +334,7 @@ class SimulatedSession:
         runs_us, disturbed = self._run(plan, repeats, can_be_disturbed=call == "time")
         runs_us[0] += extra_us
         total_us = sum(runs_us)
-        self._lane_pacer.pass_us(total_us)
+        self._lane.pacer.pass_us(total_us)
         if limit_us is not None and max(runs_us) > limit_us:
             step.end("timed_out", us=total_us)
             return Failure("timed_out", f"a run took {max(runs_us):.1f} µs", (("limit_us", str(limit_us)),))

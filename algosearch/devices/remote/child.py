@@ -26,7 +26,8 @@ from typing import Any, Final, NoReturn
 import msgspec
 
 from algosearch.backends.discover import backend_of
-from algosearch.devices.job import Found
+from algosearch.devices.blame import DeviceSpoilt
+from algosearch.devices.job import Found, MustCompile, SearchStopped, Side
 from algosearch.devices.remote.protocol import (
     CALLS,
     TO_CHILD,
@@ -39,6 +40,7 @@ from algosearch.devices.remote.protocol import (
     Frames,
     Hold,
     Listed,
+    MustWait,
     Open,
     Opened,
     Outcome,
@@ -57,14 +59,14 @@ from algosearch.devices.remote.protocol import (
 )
 from algosearch.devices.remote.sending import sender
 from algosearch.devices.threads import DeviceThreads
-from algosearch.devices.trip import DeviceSpoilt, SearchStopped, Trip
+from algosearch.devices.trip import Trip
 from algosearch.errors import DeviceUnavailable
-from algosearch.records import Environment, Failure, Listing
+from algosearch.records import Candidate, Environment, Failure, Listing
 
 _PIECE_BYTES: Final = 1 << 16
 _PR_SET_PDEATHSIG: Final = 1
 _SWITCH_S: Final = 5e-5
-"""Whichever of a device's two threads waits for the interpreter's lock gets it so soon. The usual 5 ms are longer than
+"""Whichever of a device's threads waits for the interpreter's lock gets it so soon. The usual 5 ms are longer than
 most that the lane does."""
 
 
@@ -163,6 +165,8 @@ class Child:
         self._trips.pop(number, None)
         if found is not None:
             self._answer(number, Ended(number, found))
+        elif isinstance(error, MustCompile):
+            self._send(MustWait(number))
         elif not isinstance(error, SearchStopped | DeviceSpoilt):  # the parent knows of those
             self._broke(number, error)
 
@@ -170,17 +174,22 @@ class Child:
         """A single call of the session, in its thread."""
         kind = CALLS[message.name]
         threads = self._at_work()
+        try:
+            arguments = msgspec.msgpack.decode(message.arguments, type=kind.arguments, strict=True)
+        except Exception as error:
+            self._broke(message.number, error)
+            return
+        side: Side = "compile" if any(isinstance(one, Candidate) and one.is_dear for one in arguments) else kind.side
 
         def job() -> None:
             try:
-                arguments = msgspec.msgpack.decode(message.arguments, type=kind.arguments, strict=True)
                 call: Any = (lambda: None) if message.name == "nothing" else getattr(threads.session, message.name)
                 result = _as_sent(kind.result, call(*arguments))
                 self._answer(message.number, Returned(message.number, msgspec.Raw(msgspec.msgpack.encode(result))))
             except Exception as error:
                 self._broke(message.number, error)
 
-        (threads.prepare if kind.side == "prepare" else threads.lane).post(job)
+        threads.post(side, job)
 
     def _answer(self, number: int, message: ToParent) -> None:
         try:

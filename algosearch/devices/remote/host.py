@@ -13,8 +13,9 @@ from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
 from algosearch.backends import Device, Recipe
+from algosearch.devices.blame import Blame
 from algosearch.devices.host import END_S, OnListed, OnStep, Pending, spoilt, tell
-from algosearch.devices.job import Found, Job, Limits, Step
+from algosearch.devices.job import Found, Job, Limits, MustCompile, Step
 from algosearch.devices.remote.patience import Patience
 from algosearch.devices.remote.process import ChildProcess, Exit, close_after_fork
 from algosearch.devices.remote.protocol import (
@@ -27,6 +28,7 @@ from algosearch.devices.remote.protocol import (
     Frames,
     Hold,
     Listed,
+    MustWait,
     Open,
     Opened,
     ProtocolError,
@@ -44,7 +46,6 @@ from algosearch.devices.remote.protocol import (
 )
 from algosearch.devices.remote.sending import sender
 from algosearch.devices.remote.watch import Watch
-from algosearch.devices.trip import Blame
 from algosearch.errors import DeviceUnavailable
 from algosearch.ops import Op
 from algosearch.records import Environment, Failure, Listing
@@ -239,6 +240,8 @@ class ChildHost(asyncio.Protocol):
                 self._pending.listed(number, listing)
             case Ended(number, found):
                 self._pending.settle(number, found, None)
+            case MustWait(number):
+                self._pending.settle(number, None, MustCompile())
             case Resting(number):
                 self._pending.settle(number, None, None)
             case Opened(environment):

@@ -14,8 +14,8 @@ from typing import Any, Final, Generic, Literal, TypeVar
 import msgspec
 
 from algosearch.backends import Device, Recipe
+from algosearch.devices.blame import Blame
 from algosearch.devices.job import Found, Job, Limits, Side, Step, Worked
-from algosearch.devices.trip import Blame
 from algosearch.ops import Op
 from algosearch.records import Built, Burst, Candidate, Environment, Failure, Listing
 from algosearch.records.plain import plainly
@@ -59,7 +59,7 @@ class Enumerate(_Message, frozen=True):
 
 
 class Search(_Message, frozen=True):
-    """Search. Answered by `Ended` or `Broke`; steps are told on the way."""
+    """Search. Answered by `Ended`, `MustWait` or `Broke`; steps are told on the way."""
 
     number: int
     job: Job
@@ -118,7 +118,7 @@ class Listed(_Message, frozen=True):
 
 
 class Began(_Message, frozen=True):
-    """One of the two threads is about to do this. Sent before it does."""
+    """One of the threads is about to do this. Sent before it does."""
 
     step: Step
 
@@ -135,6 +135,12 @@ class Ended(_Message, frozen=True):
 
     number: int
     found: Found
+
+
+class MustWait(_Message, frozen=True):
+    """An answer to a `Search` that was not to build what is dear, and came to that."""
+
+    number: int
 
 
 class Spoilt(_Message, frozen=True):
@@ -170,7 +176,7 @@ CallName = Literal[
 ]
 
 ToChild = Open | Enumerate | Search | Stop | Hold | Release | Close | Call
-ToParent = Opened | Unavailable | Listed | Began | Rests | Ended | Spoilt | Resting | Returned | Broke
+ToParent = Opened | Unavailable | Listed | Began | Rests | Ended | MustWait | Spoilt | Resting | Returned | Broke
 
 # -- single calls of a session ---------------------------------------------------------------------------------------
 
@@ -183,7 +189,7 @@ class Outcome(msgspec.Struct, Generic[T], frozen=True, array_like=True, forbid_u
 
 
 class CallType(msgspec.Struct, frozen=True):
-    """One kind of call: in which thread, with what, for what."""
+    """One kind of call: in which thread, with what, for what. What is dear is built in the compile thread."""
 
     side: Side
     arguments: Any

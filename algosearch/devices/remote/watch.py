@@ -11,9 +11,9 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
+from algosearch.devices.blame import Blame
 from algosearch.devices.job import Side, Step
 from algosearch.devices.remote.patience import LOST_S, PULSE_S
-from algosearch.devices.trip import Blame
 from algosearch.records import Failure
 
 _GRACE_S: Final = 0.05

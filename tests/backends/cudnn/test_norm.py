@@ -300,7 +300,9 @@ def test_listing(
     names = [short.get(each.algorithm, each.algorithm.replace("cudnn/graph:0?30=", "G")) for each in found.candidates]
     assert (names, found.complete) == (expected, complete)
     assert [each.rank for each in found.candidates] == list(range(len(expected)))
-    assert found.look_at == (None if complete else {"channels_last": 4, "channels_first": 2}[layout])
+    # However many were listed, for whoever could use none of the first: a race begins with few, and stays with them.
+    assert found.look_at == {"channels_last": 4, "channels_first": 2}[layout]
+    assert not found.look_further
 
 
 def test_listing_without_a_graph(handle: Handle) -> None:

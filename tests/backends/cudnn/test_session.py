@@ -14,7 +14,7 @@ from algosearch.backends.cudnn.enums import HeuristicMode, LegacyMode
 from algosearch.backends.cudnn.norm_pair import PairPlan
 from algosearch.backends.cudnn.session import CudnnSession
 from algosearch.ops import BatchNormOp, ConvOp, Op, canonical
-from algosearch.records import Burst, Candidate, Failure, FailureKind
+from algosearch.records import Built, Burst, Candidate, Failure, FailureKind
 from tests.backends.contract import BackendContract
 from tests.backends.cudnn.fake import BEYOND, BEYOND_WORKSPACE, WRONG, FakeCudnn
 from tests.backends.cudnn.host_backend import OP, HostBackend, gpu_of, loaded
@@ -30,6 +30,8 @@ PAIR: dict[str, Any] = {
 
 
 class TestCudnnOnTheHost(BackendContract):
+    has_dear = True
+
     @pytest.fixture(autouse=True)
     def _with(self, fake: FakeCudnn) -> None:
         self._fake = fake
@@ -125,11 +127,30 @@ def test_no_more_alignment_is_told_than_there_is(
 
 
 def test_each_thread_has_its_own_handle_and_enters_the_device(fake: FakeCudnn, driven: Driven) -> None:
-    before = fake.live()
-    loaded(driven)
-    assert fake.live() > before
+    """Prepare, the lane, and compile once there is something for it."""
+    fake.journal()
+    listing = driven.enumerate(OP)
+    (dear,) = (candidate for candidate in listing.candidates if candidate.is_dear)
+    plans = [driven.build(OP, candidate) for candidate in listing.candidates if not candidate.is_dear]
+    driven.load_for(OP, [(candidate, 0) for candidate in listing.candidates])
+    assert isinstance(plans[0], Built)
+    assert isinstance(driven.launch(plans[0].plan), Burst)
+    assert _handles(fake) == ["create handle"] * 2
     assert len(gpu_of(driven).entered) == 2
+    compiled = driven.build(OP, dear)
+    assert isinstance(compiled, Built)
+    assert isinstance(driven.launch(compiled.plan), Burst)
+    driven.close()
+    assert _handles(fake) == ["create handle", *["destroy handle"] * 3]
+    assert len(gpu_of(driven).entered) == 3
     assert threading.get_ident() not in gpu_of(driven).entered
+
+
+def _handles(fake: FakeCudnn) -> list[str]:
+    """Those that were made and given back since the journal was last read."""
+    return [
+        line for line in (each.lstrip("+-") for each in fake.journal()) if line in ("create handle", "destroy handle")
+    ]
 
 
 def test_a_burst_that_cannot_prove_itself_says_so(driven: Driven) -> None:
