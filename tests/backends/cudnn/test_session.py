@@ -10,7 +10,9 @@ import pytest
 from msgspec.structs import replace
 
 from algosearch.backends.base import Backend
+from algosearch.backends.cudnn.buffers import Buffers
 from algosearch.backends.cudnn.enums import HeuristicMode, LegacyMode
+from algosearch.backends.cudnn.graph import GraphTensor
 from algosearch.backends.cudnn.norm_pair import PairPlan
 from algosearch.backends.cudnn.session import CudnnSession
 from algosearch.ops import BatchNormOp, ConvOp, Op, canonical
@@ -239,6 +241,23 @@ def test_a_pair_that_does_not_write_its_reserve_cannot_live_on_what_an_earlier_r
     assert failure is not None
     assert failure.kind == "wrong_result"
     assert "gradient" in failure.message
+
+
+def test_what_several_results_are_judged_by_is_read_once(driven: Driven, monkeypatch: pytest.MonkeyPatch) -> None:
+    pair = BatchNormOp(**PAIR, data_type="float16")
+    ((_, plan),) = plans = driven.runnable(pair)
+    driven.load_for(pair, plans)
+    assert isinstance(driven.launch(plan), Burst)
+    read, contents = list[str](), Buffers.contents
+
+    def noting(buffers: Buffers, tensor: GraphTensor) -> Any:
+        read.append(tensor.name)
+        return contents(buffers, tensor)
+
+    monkeypatch.setattr(Buffers, "contents", noting)
+    assert driven.check(plan) is None
+    assert len(read) == len(set(read))
+    assert set(read) >= {"input", "scale", "addend", "output", "output_gradient"}
 
 
 def test_who_writes_beyond_its_reserve_is_found(fake: FakeCudnn, driven: Driven) -> None:
