@@ -5,7 +5,8 @@ Many kinds of shapes, three directions, two types. Each pick is held against eve
 fresh processes in turn. Every case is printed. What cannot be captured is counted, and what PyTorch has not (unequal
 padding) left out of that comparison.
 
-With `--gpus N` each GPU has every N-th case; what a case is compared with runs on the same GPU as it did.
+With `--gpus N` each GPU has every N-th case; what a case is compared with runs on the same GPU as it did. A run has
+three stages (our searches, their prices, the peer's), each of which has a third of `--seconds`.
 
     python bench/offbeat.py --json bench/results/offbeat.json
     python bench/offbeat.py --list padding --against tried --json bench/results/padding.json
@@ -27,7 +28,7 @@ import apart
 import odd_channels
 import oracle
 from networks import CASES, described
-from report import arguments, report
+from report import arguments, environment, report
 
 import algosearch
 from algosearch.backends.base import Session
@@ -35,6 +36,9 @@ from algosearch.ops import ConvOp, canonical
 from algosearch.records import Candidate, Trial
 
 DIRECTIONS = ("forward", "backward_data", "backward_filter")
+STAGES = 3
+STARTING_S = 12.0
+"""Of a stage, until its process has begun."""
 LIMITS = {"regret_geometric_mean": "≤ 0.01", "regret_worst": "≤ 0.05", "picks_refused": "= 0"}
 
 SHAPES: dict[str, dict[str, Any]] = {
@@ -230,7 +234,7 @@ def main() -> None:
     parser.add_argument("--list", choices=tuple(LISTS), default="all", help="which cases")
     parser.add_argument("--stride", type=int, default=1, help="take every so manieth case only")
     parser.add_argument("--against", choices=("all", "tried"), default="all")
-    parser.add_argument("--seconds", type=float, default=1e6, help="begin no further case after so many")
+    parser.add_argument("--seconds", type=float, default=1e6, help="for one time: then no further case is begun")
     parser.add_argument("--gpus", type=int, default=1, help="so many, side by side")
     parser.add_argument("--times", type=int, default=1)
     options = parser.parse_args()
@@ -241,7 +245,7 @@ def main() -> None:
         else:
             print(json.dumps(torch_benchmark(listed, int(stride), int(first), float(seconds))))
         return
-    samples = [tuple(_side_by_side(who, options) for who in ("ours", "torch")) for _ in range(options.times)]
+    samples = [_both(options) for _ in range(options.times)]
     total = sum(1 for _ in cases(options.list, 1))
     report(
         {"cases_in_all": total} | _figures(samples),
@@ -251,13 +255,22 @@ def main() -> None:
     )
 
 
+def _both(options: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """One sample of ours and of the peer. Ours is written down at once, and so outlives a run that is ended."""
+    mine = _side_by_side("ours", options)
+    if options.json is not None:
+        options.json.write_text(json.dumps({"unfinished": True, "environment": environment(), "raw": mine}) + "\n")
+    return mine, _side_by_side("torch", options)
+
+
 def _side_by_side(who: str, options: Any) -> dict[str, Any]:
     """One sample of all cases, each GPU with its share."""
 
     def share(gpu: int) -> dict[str, Any]:
         what = (who, options.list, options.stride * options.gpus, options.stride * gpu)
         visible = str(gpu) if options.gpus > 1 else None
-        return apart.sample(__file__, *what, options.against, options.seconds, gpu=visible)
+        stage_s = max(0.0, options.seconds / STAGES - STARTING_S)
+        return apart.sample(__file__, *what, options.against, stage_s, gpu=visible)
 
     with ThreadPoolExecutor(options.gpus) as threads:
         shares = list(threads.map(share, range(options.gpus)))
