@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import json
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from math import exp, log
@@ -280,7 +280,7 @@ def _side_by_side(who: str, options: Any) -> dict[str, Any]:
     return shares[0] | {"cases": {name: found[name] for name in order if name in found}, "refused": refused}
 
 
-def _figures(samples: list[tuple[dict[str, Any], ...]]) -> dict[str, Any]:
+def _figures(samples: Sequence[tuple[dict[str, Any], dict[str, Any]]]) -> dict[str, Any]:
     mine = [sample["cases"] for sample, _ in samples]
     theirs = [sample["cases"] for _, sample in samples]
     names = [name for name in mine[0] if all(name in each for each in mine)]
