@@ -16,13 +16,14 @@ ROOT: Final = Path(__file__).parent.parent
 PACKAGE: Final = ROOT / "algosearch"
 
 # Each room, and the rooms that it may import: the picture in docs/architecture.md, bottom first.
-_NOUNS: Final = {"saying", "errors", "settings", "forks", "pinned", "ops", "records", "race", "_version"}
+_NOUNS: Final = {"saying", "errors", "settings", "forks", "pinned", "unyielding", "ops", "records", "race", "_version"}
 ARROWS: Final[dict[str, set[str]]] = {
     "_version": set(),
     "saying": set(),
     "errors": {"saying"},
     "forks": set(),
     "pinned": set(),
+    "unyielding": set(),
     "settings": {"errors"},
     "ops": {"errors"},
     "records": {"ops", "errors"},

@@ -35,6 +35,7 @@ from algosearch.search.contained import ContainedStore
 from algosearch.search.counts import ClaimCounts, Counts
 from algosearch.search.inquiry import Inquiries, Inquiry
 from algosearch.search.lineup import Lineup
+from algosearch.search.loop import new_engine_loop
 from algosearch.search.milestone import Milestone, gathering
 from algosearch.search.statistics import EngineStatistics, FlightStatus
 from algosearch.search.stillness import Hush, Stillness
@@ -246,7 +247,8 @@ class Engine:
     def _run(self) -> None:
         closed = SearcherClosed("its engine broke, as the log says; open another searcher")
         try:
-            asyncio.run(self.serve())
+            with asyncio.Runner(loop_factory=new_engine_loop) as runner:
+                runner.run(self.serve())
         except BaseException:  # a task of a store's or backend's own may have raised whatever it likes
             logger.exception("the engine broke")
         finally:
