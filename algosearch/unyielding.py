@@ -34,13 +34,16 @@ class UnyieldingSocket(socket.socket):
     Made of another one, which it takes over: `UnyieldingSocket.of(end)`.
     """
 
-    __slots__ = ("_buffer",)
+    __slots__ = ("_room",)
+
+    _room: Any
 
     @classmethod
     def of(cls, end: socket.socket) -> UnyieldingSocket:
         """Takes it over: the other one is closed now, without being shut down."""
         own = cls(end.family, end.type, end.proto, fileno=end.detach())
         own.setblocking(False)
+        own._room = None
         return own
 
     @classmethod
@@ -49,28 +52,23 @@ class UnyieldingSocket(socket.socket):
         one, other = socket.socketpair()
         return cls.of(one), cls.of(other)
 
-    def __init__(self, family: int = -1, type: int = -1, proto: int = -1, fileno: int | None = None) -> None:
-        super().__init__(family, type, proto, fileno)
-        self._buffer: Any = None
-
     def send(self, data: Any, flags: int = 0, /) -> int:
         """As `socket.send`: as much as fits."""
         if not AVAILABLE:
             return super().send(data, flags)
-        raw = bytes(data)
+        raw = data if isinstance(data, bytes) else bytes(memoryview(data)[:_PIECE_BYTES])
         return _outcome(_calls().send(self.fileno(), raw, len(raw), flags | _FLAGS))
 
     def recv(self, bufsize: int, flags: int = 0, /) -> bytes:
         """As `socket.recv`; no more than 64 KiB at once."""
         if not AVAILABLE:
             return super().recv(bufsize, flags)
-        if self._buffer is None:
+        if self._room is None:
             import ctypes
 
-            self._buffer = ctypes.create_string_buffer(_PIECE_BYTES)
-        most = min(bufsize, _PIECE_BYTES)
-        got = _outcome(_calls().recv(self.fileno(), self._buffer, most, flags | _FLAGS))
-        return memoryview(self._buffer)[:got].tobytes()
+            self._room = ctypes.create_string_buffer(_PIECE_BYTES)
+        got = _outcome(_calls().recv(self.fileno(), self._room, min(bufsize, _PIECE_BYTES), flags | _FLAGS))
+        return memoryview(self._room)[:got].tobytes()
 
 
 def sender(end: socket.socket) -> Callable[[bytes], int]:
@@ -96,7 +94,9 @@ class ReadyFiles:
         count = int(_calls().epoll_wait(self._epoll, self._room, _MOST_EVENTS, 0))
         if count <= 0:
             return ()
-        return tuple((file, events) for events, file in _EVENT.iter_unpack(self._room[: count * _EVENT.size]))
+        return tuple(
+            (file, events) for events, file in _EVENT.iter_unpack(memoryview(self._room)[: count * _EVENT.size])
+        )
 
 
 def _outcome(result: int) -> int:

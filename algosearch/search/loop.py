@@ -17,19 +17,22 @@ import contextlib
 import select
 import selectors
 import sys
-import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextvars import Context
-from typing import Any, Final
+from typing import Any, Final, TypeVarTuple, Unpack
+from weakref import finalize
 
 from algosearch.unyielding import AVAILABLE, ReadyFiles, UnyieldingSocket
 
 _PIECE_BYTES: Final = 1 << 10
 
+Arguments = TypeVarTuple("Arguments")
 
-def new_engine_loop() -> asyncio.AbstractEventLoop:
-    """One that is not running. Its owner closes it."""
-    return EngineLoop() if AVAILABLE else asyncio.new_event_loop()
+
+def run(main: Coroutine[Any, Any, None]) -> None:
+    """As `asyncio.run`, on such a loop."""
+    with asyncio.Runner(loop_factory=EngineLoop if AVAILABLE else None) as runner:
+        runner.run(main)
 
 
 class EngineLoop(asyncio.SelectorEventLoop):
@@ -41,13 +44,13 @@ class EngineLoop(asyncio.SelectorEventLoop):
         self._inner, self._outer = UnyieldingSocket.pair()
         self._rung = False
         """A byte is on its way, or was read in this turn."""
-        self._ringing = threading.RLock()
-        """Held while a byte is sent, so that it does not go to whatever file has the number after the end. One that a
-        thread may take twice: a signal or a garbage collection may post while it posts."""
+        # Not closed with the loop: a thread may be about to send, and its byte must not go to whatever file has the
+        # number then. Rejected: a lock, which a fork may find taken, and a signal in whoever has it.
+        finalize(self, self._outer.close).atexit = False
         self.add_reader(self._inner, self._wake)
 
     def call_soon_threadsafe(
-        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+        self, callback: Callable[[Unpack[Arguments]], object], *args: *Arguments, context: Context | None = None
     ) -> asyncio.Handle:
         """As `asyncio`'s."""
         if self.get_debug():  # where `call_soon` is for this thread alone
@@ -62,16 +65,13 @@ class EngineLoop(asyncio.SelectorEventLoop):
         """As `asyncio`'s."""
         if not self.is_closed() and not self.is_running():
             self.remove_reader(self._inner)
-            with self._ringing:
-                self._inner.close()
-                self._outer.close()
+            self._inner.close()
         super().close()
 
     def _ring(self) -> None:
-        with self._ringing, contextlib.suppress(OSError):  # full: then there is enough to wake it; closed: nobody waits
-            if self._outer.fileno() >= 0:
-                self._rung = True
-                self._outer.send(b"\0")
+        self._rung = True
+        with contextlib.suppress(OSError):  # it is full, and wakes the loop all the same; or nobody is left there
+            self._outer.send(b"\0")
 
     def _wake(self) -> None:
         with contextlib.suppress(OSError):
