@@ -190,6 +190,7 @@ def test_threads_that_post_while_it_is_closed_write_to_no_other_file() -> None:
 
 
 def test_its_files_are_closed_with_it() -> None:
+    gc.collect()
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(5):
         loop = EngineLoop()
