@@ -321,8 +321,7 @@ class Pool:
         takers = len(self._workers) * (2 if self._rivals() else 1)
         if takers == 1:
             return worker.in_hand
-        least = IN_HAND if len(self._queue) >= takers else IN_HAND - 1  # what is left is for who is done first
-        return min(worker.in_hand, max(least, len(self._queue) // (2 * takers)))
+        return min(worker.in_hand, max(IN_HAND, len(self._queue) // (2 * takers)))
 
     def _load(self, worker: Worker) -> float:
         """How much of what it may hold at once a worker holds."""
