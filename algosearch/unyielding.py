@@ -94,9 +94,8 @@ class ReadyFiles:
         count = int(_calls().epoll_wait(self._epoll, self._room, _MOST_EVENTS, 0))
         if count <= 0:
             return ()
-        return tuple(
-            (file, events) for events, file in _EVENT.iter_unpack(memoryview(self._room)[: count * _EVENT.size])
-        )
+        filled = memoryview(self._room)[: count * _EVENT.size]
+        return tuple((file, events) for events, file in _EVENT.iter_unpack(filled))
 
 
 def _outcome(result: int) -> int:

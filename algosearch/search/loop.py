@@ -43,7 +43,7 @@ class EngineLoop(asyncio.SelectorEventLoop):
         super().__init__(_Selector() if sys.platform == "linux" else None)
         self._inner, self._outer = UnyieldingSocket.pair()
         self._rung = False
-        """A byte is on its way, or was read in this turn."""
+        """A byte is on its way, or is being read."""
         # Not closed with the loop: a thread may be about to send, and its byte must not go to whatever file has the
         # number then. Rejected: a lock, which a fork may find taken, and a signal in whoever has it.
         finalize(self, self._outer.close).atexit = False
