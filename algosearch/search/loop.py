@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import select
 import selectors
 import sys
@@ -22,7 +23,7 @@ from contextvars import Context
 from typing import Any, Final, TypeVarTuple, Unpack
 from weakref import finalize
 
-from algosearch.unyielding import AVAILABLE, ReadyFiles, UnyieldingSocket
+from algosearch.unyielding import AVAILABLE, ReadyFiles, UnyieldingSocket, sender
 
 _PIECE_BYTES: Final = 1 << 10
 
@@ -41,12 +42,14 @@ class EngineLoop(asyncio.SelectorEventLoop):
 
     def __init__(self) -> None:
         super().__init__(_Selector() if sys.platform == "linux" else None)
-        self._inner, self._outer = UnyieldingSocket.pair()
+        self._inner, outer = UnyieldingSocket.pair()
+        self._send = sender(outer)
         self._rung = False
         """A byte is on its way, or is being read."""
         # Not closed with the loop: a thread may be about to send, and its byte must not go to whatever file has the
-        # number then. Rejected: a lock, which a fork may find taken, and a signal in whoever has it.
-        finalize(self, self._outer.close).atexit = False
+        # number then. Rejected: a lock, which a fork may find taken, and a signal in whoever has it. Only the number is
+        # kept, for at exit nothing is finalized, and a socket would complain.
+        finalize(self, os.close, outer.detach()).atexit = False
         self.add_reader(self._inner, self._wake)
 
     def call_soon_threadsafe(
@@ -70,8 +73,7 @@ class EngineLoop(asyncio.SelectorEventLoop):
 
     def _ring(self) -> None:
         self._rung = True
-        with contextlib.suppress(OSError):  # it is full, and wakes the loop all the same; or nobody is left there
-            self._outer.send(b"\0")
+        self._send(b"\0")  # if it is full, it wakes the loop all the same; or nobody is left there
 
     def _wake(self) -> None:
         with contextlib.suppress(OSError):
