@@ -16,7 +16,10 @@ ROOT: Final = Path(__file__).parent.parent
 PACKAGE: Final = ROOT / "algosearch"
 
 # Each room, and the rooms that it may import: the picture in docs/architecture.md, bottom first.
-_NOUNS: Final = {"late", "saying", "errors", "settings", "forks", "pinned", "ops", "records", "race", "_version"}
+_NOUNS: Final = {
+    *("late", "saying", "errors", "settings", "forks", "pinned", "unyielding"),
+    *("ops", "records", "race", "_version"),
+}
 ARROWS: Final[dict[str, set[str]]] = {
     "_version": set(),
     "late": set(),
@@ -24,6 +27,7 @@ ARROWS: Final[dict[str, set[str]]] = {
     "errors": {"saying"},
     "forks": set(),
     "pinned": set(),
+    "unyielding": set(),
     "settings": {"errors"},
     "ops": {"errors"},
     "records": {"ops", "errors"},

@@ -35,6 +35,7 @@ from algosearch.search.contained import ContainedStore
 from algosearch.search.counts import ClaimCounts, Counts
 from algosearch.search.inquiry import Inquiries, Inquiry
 from algosearch.search.lineup import Lineup
+from algosearch.search.loop import run
 from algosearch.search.milestone import Milestone, gathering
 from algosearch.search.statistics import EngineStatistics, FlightStatus
 from algosearch.search.stillness import Hush, Stillness
@@ -244,13 +245,12 @@ class Engine:
     # -- in the engine's thread --------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        closed = SearcherClosed("its engine broke, as the log says; open another searcher")
         try:
-            asyncio.run(self.serve())
+            run(self.serve())
         except BaseException:  # a task of a store's or backend's own may have raised whatever it likes
             logger.exception("the engine broke")
-        finally:
-            self._bury(closed)  # harmless if it ended in good order
+        finally:  # harmless if it ended in good order
+            self._bury(SearcherClosed("its engine broke, as the log says; open another searcher"))
 
     async def serve(self) -> None:
         """Serve until `stop`, then close everything and fail what is still open.

@@ -57,11 +57,11 @@ from algosearch.devices.remote.protocol import (
     Unavailable,
     frame,
 )
-from algosearch.devices.remote.sending import sender
 from algosearch.devices.threads import DeviceThreads
 from algosearch.devices.trip import Trip
 from algosearch.errors import DeviceUnavailable
 from algosearch.records import Candidate, Environment, Failure, Listing
+from algosearch.unyielding import sender
 
 _PIECE_BYTES: Final = 1 << 16
 _PR_SET_PDEATHSIG: Final = 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final, TypeVar
 
 from algosearch.backends import Device, Recipe
@@ -44,11 +44,11 @@ from algosearch.devices.remote.protocol import (
     Unavailable,
     frame,
 )
-from algosearch.devices.remote.sending import sender
 from algosearch.devices.remote.watch import Watch
 from algosearch.errors import DeviceUnavailable
 from algosearch.ops import Op
 from algosearch.records import Environment, Failure, Listing
+from algosearch.unyielding import UnyieldingSocket
 
 logger = logging.getLogger("algosearch.devices")
 
@@ -78,8 +78,6 @@ class ChildHost(asyncio.Protocol):
         self._environment: Environment | None = None
         self._frames = Frames(TO_PARENT)
         self._transport: asyncio.WriteTransport | None = None
-        self._send_now: Callable[[bytes], int] = lambda raw: 0
-        """Sends what it can of some bytes at once."""
         self._process: ChildProcess | None = None
         self._ending = False
         self._broke: str | None = None
@@ -126,7 +124,8 @@ class ChildHost(asyncio.Protocol):
 
         Cancellation: `aclose` ends what was begun.
         """
-        mine, its = socket.socketpair()
+        end, its = socket.socketpair()
+        mine = UnyieldingSocket.of(end)
         close_after_fork(mine)
         try:
             await self._pending.loop.create_unix_connection(lambda: self, sock=mine)
@@ -134,7 +133,6 @@ class ChildHost(asyncio.Protocol):
             mine.close()
             its.close()
             raise
-        self._send_now = sender(mine)
         self._process = ChildProcess(self._device.name, its, self._on_exit)
         self._send(Open(self._recipe, self._device, self._limits, self._slowest))
         patience = Patience(self._limits.open_s)
@@ -259,11 +257,7 @@ class ChildHost(asyncio.Protocol):
 
     def _send(self, message: ToChild) -> None:
         if self._transport is not None and not self._transport.is_closing():
-            raw = frame(message)
-            if not self._transport.get_write_buffer_size():
-                raw = raw[self._send_now(raw) :]
-            if raw:
-                self._transport.write(raw)
+            self._transport.write(frame(message))
             self._watch.heard()
 
     # -- the end -----------------------------------------------------------------------------------------------------
