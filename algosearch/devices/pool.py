@@ -302,7 +302,7 @@ class Pool:
 
     def _next(self) -> tuple[Turn, Worker] | None:
         """Whose turn it is, and where; None if there is nobody, or no place. Who has no place does not keep those of
-        the other kind from theirs, but that what is dear lets go before who is awaited as much: `MOST_LET_GO` of them."""
+        the other kind from theirs, but that what is dear lets go before who is awaited as much (`MOST_LET_GO`)."""
         usual, dear = self._queue.first(), self._dear.first()
         waits_long = self._let_go >= MOST_LET_GO
         if dear is not None and (usual is None or waits_long or dear.who.awaited > usual.who.awaited):
