@@ -3,7 +3,7 @@
 Rules that every implementation keeps and `tests/backends/contract.py` checks:
 
 - Every call blocks; nothing here awaits. A session's calls come from three threads: the *prepare* thread (`enumerate`,
-  and `build` of most), the *compile* thread (`build` of what is dear, `Candidate.is_dear`; nothing else) and the *lane*
+  and `build` of most), the *compile* thread (`build` of what is dear, `Candidate.is_dear`; `warm_up`) and the *lane*
   (`load`, `launch`, `time`, `check`, `unload`, `destroy`), one call at a time on each. All may be at work at once: the
   lane on another op than the two that build, and those on whatever they like. What is made in one of them and belongs
   to its thread is never used in another, but for plans, which the lane has alone once they are built.
@@ -99,6 +99,16 @@ class Session(Protocol):
 
     def close(self) -> None:
         """End the session; harmless if called twice. No other call comes after it."""
+        ...
+
+
+@runtime_checkable
+class WarmsUp(Protocol):
+    """A `Session` of a library that sets something up, at length, when it is first asked for it."""
+
+    def warm_up(self) -> None:
+        """Have it set that up now. Called once, in the compile thread, as soon as something has been listed. What
+        cannot be had is not raised: whoever needs it will be told."""
         ...
 
 

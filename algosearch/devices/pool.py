@@ -5,8 +5,9 @@ Devices of one kind share every answer, so they share one queue; whichever is fr
 What waits here has begun nothing and can still be withdrawn, or be found by somebody else.
 
 Keys for which something dear is built queue by themselves, and have places of their own at a device: they go through
-another thread of it, one after the other, and nobody else waits behind them. Among equally awaited ones they come last.
-Whether a key is one of them is seen when it is listed (`MustCompile`); then it queues again, as such.
+another thread of it, one after the other, and nobody else waits behind them. Among equally awaited ones they come last,
+but not behind any number of others: they need little of what those need, and whoever asks again and again would keep
+them for ever. Whether a key is one of them is seen when it is listed (`MustCompile`); then it queues again, as such.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from typing import Final
 
 import anyio
 from anyio.abc import TaskGroup
@@ -32,6 +34,9 @@ from algosearch.settings import Isolation
 __all__ = ("Awaited", "Pool", "Turn")
 
 logger = logging.getLogger("algosearch.devices")
+
+MOST_LET_GO: Final = 100
+"""So many others, however awaited, what is dear lets go before; then one of it has the next of its places."""
 
 
 class Pool:
@@ -73,6 +78,8 @@ class Pool:
         self._queue = Line()
         self._dear = Line()
         """Of keys for which something dear is built."""
+        self._let_go = 0
+        """How many others had a turn since one of those had."""
         self._environment: Environment | None = None
         self._opening_first = anyio.Lock()
         self._opening_more = False
@@ -279,7 +286,9 @@ class Pool:
             self._line_of(turn).remove(turn)
             self._count(turn, worker, 1)
             turn.worker = worker
-            if not turn.call(turn):
+            if turn.call(turn):
+                self._let_go = self._let_go + 1 if self._dear and not turn.is_dear else 0
+            else:
                 self._count(turn, worker, -1)
                 turn.worker = None
         if not self._queued or self._closed or self._opening_more:
@@ -293,9 +302,10 @@ class Pool:
 
     def _next(self) -> tuple[Turn, Worker] | None:
         """Whose turn it is, and where; None if there is nobody, or no place. Who has no place does not keep those of
-        the other kind from theirs, but that what is dear lets all go before that are awaited as much."""
+        the other kind from theirs, but that what is dear lets go before who is awaited as much (`MOST_LET_GO`)."""
         usual, dear = self._queue.first(), self._dear.first()
-        if dear is not None and (usual is None or dear.who.awaited > usual.who.awaited):
+        waits_long = self._let_go >= MOST_LET_GO
+        if dear is not None and (usual is None or waits_long or dear.who.awaited > usual.who.awaited):
             worker = min(self._workers, key=self._dear_in_hand.__getitem__)
             if self._dear_in_hand[worker] < DEAR_IN_HAND:
                 return dear, worker

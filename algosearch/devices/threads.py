@@ -18,10 +18,12 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from time import perf_counter
 from typing import TypeVar
 
 from algosearch.backends import Backend, Device, Session
+from algosearch.backends.base import WarmsUp
 from algosearch.devices.blame import Blame
 from algosearch.devices.job import FOR_EVER_S, Found, Job, Limits, SearchStopped, Side, Step, Worked
 from algosearch.devices.lane import lane_of
@@ -78,6 +80,8 @@ class DeviceThreads:
         self._on_step = on_step
         self._on_rest = on_rest
         self._on_lost = on_lost
+        self._warmed_up = False
+        """The prepare thread's alone."""
         self._lost = threading.Lock()
         """Taken by whoever is the first to find it spoilt."""
 
@@ -117,7 +121,7 @@ class DeviceThreads:
                 with self.step(Step(side="prepare", deed="list", job=number, limit_s=self.limits.list_s)) as waited:
                     if self.closing.is_set():
                         raise SearchStopped
-                    return self.session.enumerate(op, width)
+                    return self.listing_of(op, width)
             finally:
                 self.rest("prepare", worked("prepare", op, began, waited))
 
@@ -177,6 +181,25 @@ class DeviceThreads:
             if self._compile is None and not self.closing.is_set():
                 self._compile = PinnedThread(f"algosearch-compile-{self.device.name}")
             return self._compile
+
+    def listing_of(self, op: Op, width: int | None) -> Listing:
+        """As `Session.enumerate`, within a step. Behind the first one the session warms up."""
+        listing = self.session.enumerate(op, width)
+        if not self._warmed_up and isinstance(self.session, WarmsUp):
+            self.post("compile", partial(self._warm_up, self.session))
+        self._warmed_up = True
+        return listing
+
+    def _warm_up(self, session: WarmsUp) -> None:
+        # As quiet wants it, but not announced: who runs at the same time is not to share its fault with this.
+        self.pause.enter("compile", lambda: None)
+        try:
+            if not self.closing.is_set():
+                session.warm_up()
+        except BaseException:  # nobody waits for this who could be told
+            logger.exception("warming %s up failed", self.device.name)
+        finally:
+            self.pause.leave("compile")
 
     @contextmanager
     def step(self, step: Step) -> Iterator[float]:

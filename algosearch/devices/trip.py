@@ -191,7 +191,7 @@ class Trip:
 
     def _list(self, width: int | None) -> Listing:
         with self._doing("prepare", "list", self._threads.limits.list_s):
-            return self._threads.session.enumerate(self._job.op, width)
+            return self._threads.listing_of(self._job.op, width)
 
     def _race_of(self, listing: Listing) -> Race:
         return Race(listing, policies=self._job.policies, mode=self._job.mode, failed=self._job.failed)

@@ -226,21 +226,25 @@ class Engine:
         )
 
     def _post(self, message: Message, subject: Subject) -> None:
-        with self._inbox_lock:
-            refused = self._stopping
-            if not refused:
-                self._inbox.append((message, subject))
-                wake = not self._woken and self._serving
-                self._woken = self._woken or wake
-        if refused:
-            if message in _ANSWERED:
-                subject.fail(SearcherClosed())
-        elif wake:
-            assert self._loop is not None
-            with contextlib.suppress(RuntimeError):  # ended in between: `_bury` has emptied the inbox
-                self._loop.call_soon_threadsafe(self._drain, context=self._context)
-        elif message in _ANSWERED and self._asleep:
-            self.wake()
+        try:
+            with self._inbox_lock:
+                refused = self._stopping
+                if not refused:
+                    self._inbox.append((message, subject))
+                    wake = not self._woken and self._serving
+                    self._woken = self._woken or wake
+            if refused:
+                if message in _ANSWERED:
+                    subject.fail(SearcherClosed())
+            elif wake:
+                assert self._loop is not None
+                with contextlib.suppress(RuntimeError):  # ended in between: `_bury` has emptied the inbox
+                    self._loop.call_soon_threadsafe(self._drain, context=self._context)
+            elif message in _ANSWERED and self._asleep:
+                self.wake()
+        except BaseException:  # a signal's, Ctrl-C say: nobody else would wake it ever again
+            self._woken = False
+            raise
 
     # -- in the engine's thread --------------------------------------------------------------------------------------
 
@@ -258,22 +262,19 @@ class Engine:
         Cancellation: the same as `stop`.
         """
         with gathering():
-            await self._serve()
-
-    async def _serve(self) -> None:
-        try:
-            with self._inbox_lock:
-                self._loop = asyncio.get_running_loop()
-                self._context = context_of_callbacks()
-                if self._stopping:
-                    self._stop.set()
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._open, tasks)
-                await self._stop.wait()
-                tasks.cancel_scope.cancel()
-        finally:
-            with anyio.CancelScope(shield=True):
-                await self._close()
+            try:
+                with self._inbox_lock:
+                    self._loop = asyncio.get_running_loop()
+                    self._context = context_of_callbacks()
+                    if self._stopping:
+                        self._stop.set()
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(self._open, tasks)
+                    await self._stop.wait()
+                    tasks.cancel_scope.cancel()
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await self._close()
 
     async def _open(self, tasks: TaskGroup) -> None:
         self._tasks = tasks
@@ -296,8 +297,7 @@ class Engine:
         for members in kinds.values():
             backend, devices = members[0][0], [device for _, device in members]
             pool = Pool(backend, devices, tasks, rivals=claims.rivals, isolation=self._isolation, quiet=quiet)
-            for device in pool.devices:
-                self._pools[device.name] = pool
+            self._pools |= {device.name: pool for device in pool.devices}
         for _, device in self.lineup.devices:
             self._pools.setdefault(device.backend, self._pools[device.name])
 

@@ -26,14 +26,27 @@ from weakref import finalize
 from algosearch.unyielding import AVAILABLE, ReadyFiles, UnyieldingSocket, sender
 
 _PIECE_BYTES: Final = 1 << 10
+_MOST_BREAKS: Final = 100
+"""Times that a loop is turned again which somebody has ended."""
 
 Arguments = TypeVarTuple("Arguments")
 
 
 def run(main: Coroutine[Any, Any, None]) -> None:
-    """As `asyncio.run`, on such a loop."""
+    """As `asyncio.run`, on such a loop. If somebody else's task or callback ends the loop (`SystemExit`), `main` is
+    cancelled and comes to its end all the same, however often that happens meanwhile; then what ended it is raised."""
     with asyncio.Runner(loop_factory=EngineLoop if AVAILABLE else None) as runner:
-        runner.run(main)
+        loop = runner.get_loop()
+        serving = loop.create_task(main)
+        try:
+            loop.run_until_complete(serving)
+        except BaseException:
+            serving.cancel()  # once: a second time it would be in the middle of closing
+            for _ in range(_MOST_BREAKS):
+                if not serving.done():
+                    with contextlib.suppress(BaseException):
+                        loop.run_until_complete(serving)
+            raise
 
 
 class EngineLoop(asyncio.SelectorEventLoop):
@@ -72,8 +85,12 @@ class EngineLoop(asyncio.SelectorEventLoop):
         super().close()
 
     def _ring(self) -> None:
-        self._rung = True
-        self._send(b"\0")  # if it is full, it wakes the loop all the same; or nobody is left there
+        try:
+            self._rung = True
+            self._send(b"\0")  # if it is full, it wakes the loop all the same; or nobody is left there
+        except BaseException:  # a signal's, raised in here: without the byte nobody would ring ever again
+            self._rung = False
+            raise
 
     def _wake(self) -> None:
         with contextlib.suppress(OSError):

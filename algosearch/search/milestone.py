@@ -191,6 +191,9 @@ class _Wakeups:
         self._callbacks: dict[asyncio.AbstractEventLoop, list[Callback]] = {}
 
     def add(self, loop: asyncio.AbstractEventLoop, callbacks: Sequence[Callback]) -> None:
+        if self._turning.is_closed():  # in mid-turn: there is no end of it to come
+            _call_soon(loop, callbacks)
+            return
         if not self._callbacks:
             self._turning.call_soon(self.flush)
         self._callbacks.setdefault(loop, []).extend(callbacks)

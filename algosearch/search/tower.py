@@ -242,10 +242,12 @@ class Tower:
         """Something dear is to be built for it: its claim was given back, and it queues again, without a task."""
         flight.is_dear = True
         flight.scope = None
-        if not flight.ended:
+        if not flight.is_idle:
             flight.note_trying("")
             flight.move("queued")
             self._lookout.line_up(flight)
+        elif not flight.ended:  # withdrawn while it raced
+            self._end(flight, "dropped")
 
     async def _search(self, flight: Flight) -> None:
         """Queue, claim and search, or wait for who does, until nobody waits for an answer of this flight."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+
 import anyio
 import pytest
 
 from algosearch.backends import Device, Session
 from algosearch.backends.simulated import DeviceScript, Script, SimulatedBackend, SimulatedSession, TraceEvent
 from algosearch.devices.places import IN_HAND, IN_HAND_OF_A_CHILD
-from algosearch.devices.pool import Pool, Turn
+from algosearch.devices.pool import MOST_LET_GO, Pool, Turn
 from algosearch.devices.worker import Found, WorkerRules
 from algosearch.errors import DeviceUnavailable
 from algosearch.records import Burst, Failure, Policy
@@ -215,3 +217,32 @@ async def test_where_others_may_take_what_queues_a_device_holds_less_in_the_end(
     assert most[:3] == [full] * 3
     assert most[15:27] == [low] * 12 if rivals else most[15:25] == [low] * 10
     assert most[-1] == 1, "all of it was done"
+
+
+@pytest.mark.parametrize("awaited", [0, 1])
+async def test_what_is_dear_has_a_turn_however_many_others_come(awaited: int) -> None:
+    """Somebody asks for the next one whenever one is done: there is always one before it."""
+    backend = SimulatedBackend()
+    order: list[str] = []
+    held: list[Turn] = []
+
+    def call(turn: Turn) -> bool:
+        assert isinstance(turn.who, Who)
+        order.append(turn.who.name)
+        held.append(turn)
+        return True
+
+    async with anyio.create_task_group() as tasks:
+        pool = Pool(backend, backend.devices(), tasks)
+        await pool.environment()
+        for _ in range(2 * IN_HAND):
+            pool.line_up(Who("other", awaited), call)
+        for n in range(3):
+            pool.line_up(Who(f"dear {n}", is_dear=True), call)
+        while len(order) < 3 * MOST_LET_GO:
+            pool.line_up(Who("other", awaited), call)
+            pool.give_back(held.pop(0))
+        await pool.aclose()
+    turns = [turn for turn, name in enumerate(order) if name != "other"]
+    assert [order[turn] for turn in turns] == ["dear 0", "dear 1"]
+    assert all(later - turn >= MOST_LET_GO for turn, later in itertools.pairwise([0, *turns]))

@@ -187,6 +187,36 @@ async def test_a_task_of_a_store_that_ends_the_engines_loop(caplog: pytest.LogCa
         assert (await searcher.select(some_op())).algorithm == FAST
 
 
+class _DetachingAgain(_Detaching):
+    """Another one ends it once more, when it is cancelled; and a third one while the store is closed."""
+
+    async def get_many(self, keys: Sequence[Key]) -> list[Record | Miss]:
+        async def end() -> None:
+            try:
+                await asyncio.sleep(60)
+            finally:
+                raise SystemExit(4)
+
+        self.again = asyncio.create_task(end())
+        await asyncio.sleep(0)
+        return await super().get_many(keys)
+
+    async def aclose(self) -> None:
+        self.again.cancel()
+        await asyncio.wait([self.again])
+        await super().aclose()
+        self.closed = True
+
+
+async def test_tasks_of_a_store_that_end_the_engines_loop_again_and_again() -> None:
+    store = _DetachingAgain()
+    async with open_searcher(store=store, backends=[scripted(some_op())]) as searcher, asyncio.timeout(20):
+        failures = await asyncio.gather(*(searcher.select(some_op()) for _ in range(3)), return_exceptions=True)
+    assert [type(failure) for failure in failures] == [SearcherClosed] * 3
+    assert [type(task.exception()) for task in (store.task, store.again)] == [SystemExit] * 2
+    assert store.closed, "what the engine owns is closed all the same"
+
+
 @pytest.mark.parametrize("is_open", [False, True])
 async def test_a_bug_where_questions_are_admitted_fails_them_and_nothing_else(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, is_open: bool

@@ -26,6 +26,7 @@ LIMIT_S = 30.0
 DEAR = [some_op(n) for n in range(20)]
 CHEAP = [some_op(100 + n) for n in range(10)]
 DEADLY = some_op(200)
+FURTHER = some_op(300)
 FUSED = BatchNormOp(shape=(4, 8, 6, 6), fusion="activation", layout="channels_last")
 
 
@@ -38,6 +39,7 @@ def _backend() -> GatedBackend:
         *(ProblemScript(op=op, candidates=(cheap, compiled)) for op in DEAR),
         *(ProblemScript(op=op, candidates=(cheap, named("other", 30.0))) for op in CHEAP),
         ProblemScript(op=FUSED, candidates=(fused,)),
+        ProblemScript(op=FURTHER, candidates=(cheap, named("other", 30.0), compiled), look_at=2),
         ProblemScript(op=DEADLY, candidates=(cheap, compiled, named("other", 30.0, notes=("runtime_compiled",)))),
     )
     backend = GatedBackend(SimulatedBackend(Script(problems=scripts, generated=Generated(candidates=0))))
@@ -142,6 +144,27 @@ async def test_what_is_withdrawn_is_not_compiled() -> None:
         backend.gates["compile"].open()
         await asyncio.gather(*(request.choice() for request in requests[:DEAR_IN_HAND]))
     assert compiled == DEAR[:DEAR_IN_HAND]
+
+
+async def test_what_was_withdrawn_while_it_raced_does_not_queue_to_be_compiled() -> None:
+    """It comes to what is dear by looking further, when nobody waits for it any more."""
+    backend = _backend()
+    async with _searcher(backend) as searcher:
+        requests = [searcher.request(op) for op in DEAR[:DEAR_IN_HAND]]
+        await _compiles(backend)
+        await until(lambda: [flight.state for flight in searcher.flights()] == ["racing"] * DEAR_IN_HAND)
+        launch = backend.gates["launch"]
+        launch.close()
+        last = searcher.request(FURTHER)
+        assert await asyncio.to_thread(launch.reached.wait, LIMIT_S)
+        last.withdraw()
+        with pytest.raises(RequestWithdrawn):
+            await last.choice()
+        launch.open()
+        await until(lambda: len(searcher.flights()) == DEAR_IN_HAND)
+        assert searcher.statistics().engine.dropped == 1
+        backend.gates["compile"].open()
+        await asyncio.gather(*(request.choice() for request in requests))
 
 
 async def test_closing_does_not_wait_for_what_is_compiled() -> None:

@@ -139,6 +139,51 @@ def test_a_full_socket_loses_nothing() -> None:
     played(main)
 
 
+def test_a_signal_that_is_raised_in_who_rings_costs_one_wake_up_at_most() -> None:
+    class Signal(BaseException):
+        pass
+
+    def post_and_be_interrupted(loop: Counting) -> None:
+        def send(raw: bytes) -> int:
+            loop._send = sends
+            raise Signal
+
+        sends, loop._send = loop._send, send
+        with pytest.raises(Signal):
+            loop.call_soon_threadsafe(int)
+
+    async def main(loop: Counting) -> None:
+        in_thread(partial(post_and_be_interrupted, loop)).join(_LIMIT_S)
+        assert loop.rings == 1
+        in_thread(partial(loop.call_soon_threadsafe, int)).join(_LIMIT_S)
+        assert loop.rings == 2, "the first byte was never sent, and whoever comes waits for it"
+
+    played(main)
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_whoever_ends_the_loop_does_not_end_what_it_is_run_for(times: int) -> None:
+    ended: list[str] = []
+
+    def end() -> None:
+        raise SystemExit(3)
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        loop.call_soon(end)
+        try:
+            await asyncio.sleep(60)
+        finally:
+            for _ in range(times - 1):
+                loop.call_soon(end)
+                await asyncio.sleep(0.001)
+            ended.append("in good order")
+
+    with pytest.raises(SystemExit):
+        run(main())
+    assert ended == ["in good order"]
+
+
 def test_a_closed_loop_refuses_and_is_closed_twice() -> None:
     async def main(loop: Counting) -> None:
         pass

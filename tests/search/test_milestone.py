@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import gc
 import threading
@@ -14,7 +15,7 @@ import pytest
 from algosearch import Policy
 from algosearch.errors import NotCached
 from algosearch.search.answers import Answers
-from algosearch.search.milestone import Milestone, happens_within, wait_for_all
+from algosearch.search.milestone import Milestone, gathering, happens_within, wait_for_all
 from tests.cancelling import cancel_at_every_suspension
 from tests.search.helpers import some_op
 
@@ -254,3 +255,19 @@ def test_a_waiter_may_be_collected_while_the_lock_is_held_that_it_shares() -> No
         gc.enable()
     assert not thread.is_alive(), "it waits for what it holds itself"
     assert closed.is_set()
+
+
+def test_what_happens_once_a_gathering_loop_was_closed_in_mid_turn_wakes_at_once() -> None:
+    milestone: Milestone[int] = Milestone()
+
+    async def waits() -> int:
+        loop = asyncio.get_running_loop()
+        loop.call_soon(loop.call_soon, milestone.set, 7)  # when it is waited for
+        return await asyncio.wait_for(milestone.wait(), 2)
+
+    with contextlib.ExitStack() as stack:
+        broken = asyncio.new_event_loop()
+        broken.call_soon(lambda: stack.enter_context(gathering()))
+        broken.run_until_complete(asyncio.sleep(0))
+        broken.close()
+        assert asyncio.run(waits()) == 7

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from typing import Any
 
 import pytest
 
 from algosearch import open_searcher
 from algosearch.backends.simulated import SimulatedBackend, TraceEvent, searches
+from algosearch.search.loop import EngineLoop
+from algosearch.unyielding import AVAILABLE
 from tests.search.gated import GatedBackend
 from tests.search.helpers import FAST, scripted, some_op, some_ops
 
@@ -67,3 +70,26 @@ def test_a_blocked_caller_gives_up_after_its_timeout_and_the_search_goes_on() ->
             searcher.select_blocking(some_op(), timeout_s=0.01)
         backend.gates["launch"].open()
         assert searcher.select_blocking(some_op(), timeout_s=20).algorithm == FAST
+
+
+@pytest.mark.skipif(not AVAILABLE, reason="asyncio's own loop is used")
+def test_a_caller_who_is_interrupted_while_it_asks_takes_nothing_from_who_asks_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ctrl-C comes between any two steps; here between noting that the engine is woken and waking it."""
+    interrupted = threading.Event()
+    post = EngineLoop.call_soon_threadsafe
+
+    def interrupt(self: EngineLoop, *call: Any, **how: Any) -> asyncio.Handle:
+        if threading.current_thread() is threading.main_thread() and not interrupted.is_set():
+            interrupted.set()
+            raise KeyboardInterrupt
+        return post(self, *call, **how)
+
+    with open_searcher(store="memory:", backends=[scripted(*some_ops(2))]) as searcher:
+        assert searcher.select_blocking(some_op(), timeout_s=20).algorithm == FAST
+        monkeypatch.setattr(EngineLoop, "call_soon_threadsafe", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            searcher.request(some_op(1))
+        assert searcher.select_blocking(some_op(2), timeout_s=20).algorithm
+        assert searcher.select_blocking(some_op(1), timeout_s=20).algorithm == FAST

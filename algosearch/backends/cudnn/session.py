@@ -35,7 +35,7 @@ from algosearch.backends.cudnn.offers import Offers
 from algosearch.backends.cudnn.plan import Runnable, VariantPack
 from algosearch.backends.cudnn.problem import RESERVE_UID, problem_of
 from algosearch.backends.cudnn.status import CudnnError, suspects_context
-from algosearch.backends.cudnn.warming import Warming
+from algosearch.backends.cudnn.warming import ask_ahead
 from algosearch.ops import Op
 from algosearch.records import Built, Burst, Candidate, Environment, Failure, InvalidAlgorithm, Listing
 
@@ -79,7 +79,6 @@ class CudnnSession:
         self._prepare = Offers(library, gpu)
         self._compile = Offers(library, gpu)
         self._ahead = ahead
-        self._warming: Warming | None = None
         self._lane: Handle | None = None
         self._loaded: Loaded | None = None
         self._sick: Failure | None = None
@@ -100,10 +99,12 @@ class CudnnSession:
     def enumerate(self, op: Op, width: int | None) -> Listing:
         """As the contract says."""
         offer = self._prepare.of(op)
-        listing = Listing(candidates=(), complete=True) if offer is None else offer.listing(width)
-        if self._ahead and self._warming is None:
-            self._warming = Warming(self._library, self._gpu)
-        return listing
+        return Listing(candidates=(), complete=True) if offer is None else offer.listing(width)
+
+    def warm_up(self) -> None:
+        """As `WarmsUp` says."""
+        if self._ahead:
+            ask_ahead(self._library, self._gpu)
 
     def build(self, op: Op, candidate: Candidate) -> Built | Failure:
         """As the contract says."""
@@ -225,8 +226,6 @@ class CudnnSession:
             return
         self._closed = True
         self._gpu.enter()
-        if self._warming is not None:
-            self._warming.close()
         self.unload()
         self.destroy(tuple(self._plans))
         for offers in (self._prepare, self._compile):

@@ -1,16 +1,14 @@
-"""What is set up beside the first search: once, in a thread of its own, and gone with the session."""
+"""What is set up beside the first search."""
 
 from __future__ import annotations
 
 import logging
-import threading
 
 import pytest
 
 from algosearch.backends.cudnn.enums import DescriptorKind
 from algosearch.backends.cudnn.session import CudnnSession
-from algosearch.backends.cudnn.warming import ASKED, Warming
-from algosearch.ops import BatchNormOp, canonical
+from algosearch.backends.cudnn.warming import ASKED, ask_ahead
 from algosearch.records import Environment
 from tests.backends.cudnn.fake import FakeCudnn
 from tests.backends.cudnn.host_backend import DEVICE, OP
@@ -29,14 +27,13 @@ def shapes_told(lines: list[str]) -> list[str]:
     return [" ".join(line.partition(": ")[2].split()) for line in lines if line.startswith("set 17 902 ")]
 
 
-def test_once_behind_the_first_listing_and_over_before_the_session_is_closed(fake: FakeCudnn) -> None:
-    before, threads = fake.live(), threading.active_count()
+def test_it_leaves_nothing_behind(fake: FakeCudnn) -> None:
+    before = fake.live()
     fake.journal()
     session = session_of(fake)
-    for op in (OP, canonical(BatchNormOp(shape=(4, 8, 5, 5))), OP):
-        session.enumerate(op, None)
+    session.enumerate(OP, None)
+    session.warm_up()
     session.close()
-    assert threading.active_count() == threads
     assert shapes_told(fake.journal()).count("64 64 1 1") == 1
     assert fake.live() == before
 
@@ -44,9 +41,9 @@ def test_once_behind_the_first_listing_and_over_before_the_session_is_closed(fak
 def test_only_who_is_told_to_does_it(fake: FakeCudnn) -> None:
     environment = Environment(backend="cudnn", device="Host")
     session = CudnnSession(fake.library, HostGpu(l2_bytes=1 << 16), DEVICE, environment)
-    threads = threading.active_count()
-    session.enumerate(OP, None)
-    assert threading.active_count() == threads
+    fake.journal()
+    session.warm_up()
+    assert not fake.journal()
     session.close()
 
 
@@ -60,10 +57,8 @@ def test_who_needs_it_is_told_what_is_wrong_and_nobody_else(
     else:
         fake.script("finalize", ALLOC_FAILED, what=kind)
     with caplog.at_level(logging.DEBUG, "algosearch.devices"):
-        warming = Warming(fake.library, HostGpu(l2_bytes=1 << 16))
-        warming.close()
+        ask_ahead(fake.library, HostGpu(l2_bytes=1 << 16))
     assert "was not set up ahead" in caplog.text
-    assert repr(warming) == "<Warming over>"
     assert fake.live() == before
 
 
