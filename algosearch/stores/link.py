@@ -99,6 +99,8 @@ class Link:
         self._under_way: set[asyncio.Task[Any]] = set()
         self._pulse: asyncio.Task[None] | None = None
         self._probing = asyncio.Lock()
+        self._away = asyncio.Event()
+        """Set when it cannot be reached any more: the next look at it is not to wait for its time."""
         self._closed = False
 
     async def open(self) -> None:
@@ -193,7 +195,12 @@ class Link:
 
     async def _keep_looking(self) -> None:
         while True:
-            await asyncio.sleep((self._pulse_s if self.up else self._retry_s) * random.uniform(0.5, 1.5))
+            if self.up:
+                self._away.clear()
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._away.wait(), self._pulse_s * random.uniform(0.5, 1.5))
+            if not self.up:
+                await asyncio.sleep(self._retry_s * random.uniform(0.5, 1.5))
             await self._finished(self._probe())
             if self.up:
                 self._on_pulse()
@@ -222,7 +229,7 @@ class Link:
             try:
                 identity = await self._guarded(self._client, who, self._address.timeout_s)
             except Hindrance:
-                self.up = False
+                self._lost()
                 return
             # Looked at only now: while this was on its way another call may have found that the server is away.
             was_up, before = self.up, self._identity
@@ -234,6 +241,10 @@ class Link:
         elif before is None and self._troubles.lines():
             logger.info("store %s can be reached now", self._address.shown)
             self._on_return()
+
+    def _lost(self) -> None:
+        self.up = False
+        self._away.set()
 
     # -- one call ----------------------------------------------------------------------------------------------------
 
@@ -259,7 +270,7 @@ class Link:
                 if late and hindrance.kind == "unreachable" and number < _ATTEMPTS - 1:
                     continue  # this process stood still, and nobody was there to hear the answer
                 if hindrance.kind in ("unreachable", "refused"):
-                    self.up = False
+                    self._lost()
                 if hindrance.kind not in ("full", "read_only"):
                     self.hindrance = hindrance.again()
                 self._troubles.note(hindrance.kind, f"{hindrance.reason}; {hindrance.remedy}")

@@ -93,6 +93,26 @@ async def test_news_of_another_server_are_heard_though_its_clock_is_behind(serve
         await writer.aclose()
 
 
+async def test_a_server_that_goes_away_between_two_looks_is_tried_again_soon(server: Server) -> None:
+    """Not when the next look would have been due: until then everybody would search everything alone."""
+    store = ServerStore(server.unix, pulse_s=3600, retry_s=0.01)
+    returned = asyncio.Event()
+    store.on_return = returned.set
+    await store.open()
+    try:
+        for _ in range(2):
+            returned.clear()
+            server.kill()
+            assert await store.tags(["a" * 64]) is None
+            assert not store.reachable
+            server.start()
+            async with asyncio.timeout(10):
+                await returned.wait()
+            assert store.reachable
+    finally:
+        await store.aclose()
+
+
 async def test_a_unix_socket_whose_queue_is_full_is_waited_for() -> None:
     """As when hundreds of ranks connect at once. A server that stands still takes nobody from its queue."""
     with tempfile.TemporaryDirectory() as directory, running(Path(directory), options=("--tcp-backlog", "1")) as server:
