@@ -57,6 +57,8 @@ class Lookout:
         self._elsewhere: dict[str, Claim] = {}
         """Whose claims were seen on what is queued here."""
         self._looked_at = 0.0
+        self._changed: set[str] = set()
+        """Of which there were news while a look was under way: what it saw of them may be older."""
 
     def __len__(self) -> int:
         return len(self._flights)
@@ -91,8 +93,10 @@ class Lookout:
         if not self._tiers.shared or monotonic() < self._looked_at + PAUSE_S:
             return
         self._looked_at = float("inf")
+        self._changed.clear()
         try:
-            self._elsewhere = await self._claims.of_others(tuple(self._flights))
+            seen = await self._claims.of_others(tuple(self._flights))
+            self._elsewhere = {digest: claim for digest, claim in seen.items() if digest not in self._changed}
             for digest, claim in self._elsewhere.items():
                 if digest in self._flights:
                     self._claims.affinity.met(self._flights[digest].op, claim.owner)
@@ -134,9 +138,11 @@ class Lookout:
             self._elsewhere.clear()  # nothing is believed any more, and the next who is refused looks at once
             if self._looked_at != float("inf"):  # else one is under way
                 self._looked_at = 0.0
+            self._changed.update(self._flights)
             return [flight.key for flight in self._flights.values()]
         for digest in digests:
             self._elsewhere.pop(digest, None)  # who had it may have let go of it
+        self._changed.update(digests & self._flights.keys())
         return [self._flights[digest].key for digest in digests if digest in self._flights]
 
     def heard(self, record: Record) -> None:

@@ -190,6 +190,49 @@ async def test_a_record_that_is_read_while_its_key_comes_to_be_waited_for_is_hea
         assert searcher.statistics().engine.searched == OPS - 1
 
 
+@pytest.mark.parametrize("told", ["which", "that something has changed"])
+async def test_what_is_let_go_of_while_claims_are_looked_at_is_not_waited_for(
+    home: Home, monkeypatch: pytest.MonkeyPatch, told: str
+) -> None:
+    """The news of it may be heard before the answer to the look, in which it is still held."""
+    monkeypatch.setattr(feeds, "BUSY_S", 0.01)
+    await home.hold(range(OPS), expiry_s=3600.0)
+    news: list[bool | frozenset[str]] = []
+    brought = asyncio.Event()
+
+    class Late(Shared):
+        async def changes(self) -> Any:
+            return news.pop() if news else frozenset()
+
+        async def holders(self, digests: Sequence[str]) -> Any:
+            answer = await super().holders(digests)
+            if len(digests) > IN_HAND and all(answer):
+                for claim in await home.ghosts.holders([key.digest for key in home.keys]):
+                    assert claim is not None
+                    await home.ghosts.release(claim)
+                feed._look_s = 3600.0  # so that it is not found by looking at everything
+                feed._look_at = monotonic() + feed._look_s
+                news.append(frozenset(digests) if told == "which" else True)
+                await brought.wait()
+            return answer
+
+    async with rival(Late(beside=home.ghosts, clock=home.clock), home.backend) as searcher:
+        tower = searcher._engine._tower
+        assert tower is not None
+        lookout, feed = tower._lookout, tower.claims._feed
+        among = lookout.among
+
+        def bring(digests: frozenset[str] | None) -> list[Key]:
+            if digests != frozenset():
+                brought.set()
+            return among(digests)
+
+        monkeypatch.setattr(lookout, "among", bring)
+        with anyio.fail_after(10.0):
+            await asyncio.gather(*(searcher.select(op) for op in some_ops(OPS)))
+        assert searcher.statistics().engine.searched == OPS
+
+
 async def test_as_soon_as_nothing_queues_others_are_listened_to(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who has work of its own is in no hurry to hear of others'; who has none left does not wait until it would be."""
     monkeypatch.setattr(feeds, "BUSY_S", 3600.0)
