@@ -49,8 +49,11 @@ class Opening:
         """Start the thread.
 
         Raises:
-            DeviceUnavailable: there can be no more threads.
+            DeviceUnavailable: there can be no more threads. SearcherClosed: the interpreter exits, and from Python 3.12
+            on makes none.
         """
+        if UNDER_WAY.refused is not None:
+            raise SearcherClosed(*UNDER_WAY.refused.args)
         try:
             thread = PinnedThread("algosearch-open")
         except RuntimeError as error:
@@ -100,11 +103,14 @@ class _UnderWay:
 
     def __init__(self) -> None:
         self._openings: set[Opening] = set()
+        self.refused: SearcherClosed | None = None
+        """Why there will be no more of them."""
         self.add = self._openings.add
         self.discard = self._openings.discard
 
     def refuse(self, error: SearcherClosed) -> None:
-        """Let everybody who waits for one hear that there will be none."""
+        """Let everybody who waits for one hear that there will be none, and whoever comes later."""
+        self.refused = error
         for opening in tuple(self._openings):
             opening.hired.fail(error)
 
@@ -116,8 +122,9 @@ class _UnderWay:
                 opening.over.wait_blocking(max(0.0, deadline - monotonic()))
 
     def renew_after_fork(self) -> None:
-        """Their threads are the parent's."""
+        """Their threads are the parent's, and so is its exit."""
         self._openings.clear()
+        self.refused = None
 
 
 UNDER_WAY: Final = _UnderWay()
