@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from algosearch.backends import Device
 from algosearch.devices.host import OnListed
@@ -12,9 +12,6 @@ from algosearch.devices.worker import Told, Worker, nobody_asked
 from algosearch.errors import DeviceUnavailable
 from algosearch.ops import Op
 from algosearch.records import Failure, Listing, Policy, SearchMode
-
-if TYPE_CHECKING:
-    from algosearch.devices.pool import Pool
 
 T = TypeVar("T")
 
@@ -38,12 +35,24 @@ class Awaited(Protocol):
         ...
 
 
+class Places(Protocol):
+    """Who gives places: a pool."""
+
+    async def take(self, turn: Turn) -> None:
+        """Wait for one."""
+        ...
+
+    def give_back(self, turn: Turn) -> None:
+        """Give one up, at a device or in the queue."""
+        ...
+
+
 class Turn:
     """A place at a device, or in the queue for one. If its device is set aside it queues again, for another one."""
 
     __slots__ = ("_pool", "call", "is_dear", "who", "worker")
 
-    def __init__(self, pool: Pool, who: Awaited) -> None:
+    def __init__(self, pool: Places, who: Awaited) -> None:
         self.who = who
         self.is_dear = who.is_dear
         """In which line it queues, and which places it may have."""
