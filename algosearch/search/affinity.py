@@ -43,14 +43,14 @@ class Affinity:
         Args:
             at_once: from now on; if not, from when somebody is met.
         """
+        return Place(self, op, digest, at_once=at_once)
+
+    def ranked(self, op: Op, digest: str) -> tuple[set[str], bytes, int, bytes]:
+        """What a place goes by: who was met in the op's kind, to be counted whenever it is looked at; the kind's own
+        place; the size of the search; the key's own place."""
         kind = kind_of(op)
-        return Place(
-            None if at_once else self,
-            self._met.setdefault(kind, set()),
-            self._own_order(kind),
-            -(op.flops.bit_length() // 2),
-            self._own_order(digest),
-        )
+        met = self._met.setdefault(kind, set())
+        return met, self._own_order(kind), -(op.flops.bit_length() // 2), self._own_order(digest)
 
     def met(self, op: Op, owner: str) -> None:
         """Another engine was seen to search this one."""
@@ -64,22 +64,28 @@ class Affinity:
 
 
 class Place:
-    """Of one key, among equally awaited ones. It changes as others are met."""
+    """Of one key, among equally awaited ones. It changes as others are met. Worked out when it is first needed: most
+    keys of a directory never queue."""
 
-    __slots__ = ("_met", "_rest", "_until")
+    __slots__ = ("_affinity", "_at_once", "_digest", "_op", "_ranked")
 
-    def __init__(self, until: Affinity | None, met: set[str], kind: bytes, size: int, key: bytes) -> None:
-        self._until = until
-        self._met = met
-        self._rest = kind, size, key
+    def __init__(self, affinity: Affinity, op: Op, digest: str, *, at_once: bool) -> None:
+        self._affinity = affinity
+        self._op = op
+        self._digest = digest
+        self._at_once = at_once
+        self._ranked: tuple[set[str], bytes, int, bytes] | None = None
 
     @property
     def precedence(self) -> Precedence:
         """The kind where the fewest others were met, the engine's favourite among those; in it the longest search
         first, to within a factor of four; among those an order of the engine's own."""
-        if self._until is not None and not self._until.has_met:
+        if not self._at_once and not self._affinity.has_met:
             return FIRST
-        return (len(self._met), *self._rest)
+        if self._ranked is None:
+            self._ranked = self._affinity.ranked(self._op, self._digest)
+        met, kind, size, key = self._ranked
+        return len(met), kind, size, key
 
 
 def kind_of(op: Op) -> str:

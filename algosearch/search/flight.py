@@ -102,7 +102,7 @@ class Flight:
         """While its search is about to list: set when that is done, or given up."""
         self._inquiries: list[Inquiry] = []
         self.place: Place | None = None
-        """Among equally awaited ones, where others may search the same; None: in the order in which they come."""
+        """Among equally awaited ones; None: in the order in which they come."""
         self.began = perf_counter()
         self._tell(None)
 

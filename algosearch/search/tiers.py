@@ -123,11 +123,6 @@ class Tiers:
         """Whether other hosts go by the store that is written to, too."""
         return bool(getattr(self.store, "shared", False))
 
-    @property
-    def others_may_search(self) -> bool:
-        """Whether another process may go by this store, too."""
-        return self.shared or (self.store is not None and self.store.lasting)
-
     def revise(self, record: Record) -> None:
         """Go by this one from now on, whatever was seen before: the store that all share says so. The one exception to
         the invariant."""

@@ -153,8 +153,7 @@ class Tower:
 
     def _new_flight(self, key: Key, op: Op, pool: Pool, *, storable: bool) -> Flight:
         flight = Flight(key, op, pool, storable=storable, searched=key.digest in self._searched)
-        if self._tiers.others_may_search:
-            flight.place = self.claims.affinity.place(op, key.digest, at_once=self._tiers.shared)
+        flight.place = self.claims.affinity.place(op, key.digest, at_once=self._tiers.shared)
         self._flights[key.digest] = flight
         return flight
 

@@ -105,8 +105,7 @@ class CudnnBackend:
             from algosearch.backends.cudnn.cuda import CupyGpu  # imports CuPy
 
             gpu = CupyGpu(driver, found)
-        environment = environment_of(library, found)
-        return CudnnSession(library, gpu, device, environment, timing=self._timing, ahead=True)
+        return CudnnSession(library, gpu, device, environment_of(library, found), timing=self._timing)
 
     def runner(self, device: Device) -> CudnnRunner:
         """As `RunsPicks` says: its context, and cuDNN."""

@@ -49,21 +49,10 @@ T = TypeVar("T")
 
 
 class CudnnSession:
-    """A `Session` of one GPU. Made by `CudnnBackend.open`.
-
-    Args:
-        ahead: set up beside the first search what later ones will need (`warming`).
-    """
+    """A `Session` of one GPU. Made by `CudnnBackend.open`."""
 
     def __init__(
-        self,
-        library: Library,
-        gpu: Gpu,
-        device: Device,
-        environment: Environment,
-        *,
-        timing: Timing = "warm",
-        ahead: bool = False,
+        self, library: Library, gpu: Gpu, device: Device, environment: Environment, *, timing: Timing = "warm"
     ) -> None:
         self.device = device
         self.environment = environment
@@ -78,7 +67,6 @@ class CudnnSession:
         """Plans that were made and will not run. Added to by who builds, destroyed by the lane."""
         self._prepare = Offers(library, gpu)
         self._compile = Offers(library, gpu)
-        self._ahead = ahead
         self._lane: Handle | None = None
         self._loaded: Loaded | None = None
         self._sick: Failure | None = None
@@ -103,8 +91,7 @@ class CudnnSession:
 
     def warm_up(self) -> None:
         """As `WarmsUp` says."""
-        if self._ahead:
-            ask_ahead(self._library, self._gpu)
+        ask_ahead(self._library, self._gpu)
 
     def build(self, op: Op, candidate: Candidate) -> Built | Failure:
         """As the contract says."""

@@ -11,6 +11,7 @@ a thread of its own: it would go on while somebody wants quiet.
 from __future__ import annotations
 
 import logging
+from contextlib import ExitStack
 from typing import Final
 
 from algosearch.backends.cudnn.convolution import ConvolutionGraph
@@ -38,14 +39,11 @@ def ask_ahead(library: Library, gpu: Gpu) -> None:
     """In this thread. What the library or the device lacks for it is not raised: whoever needs it will be told."""
     try:
         gpu.enter()
-        handle = Handle(library)
-        try:
+        with ExitStack() as given_back:
+            handle = Handle(library)
+            given_back.callback(handle.destroy)
             graph = ConvolutionGraph(handle, ASKED)
-            try:
-                graph.heuristics("instant", 1)
-            finally:
-                graph.destroy()
-        finally:
-            handle.destroy()
+            given_back.callback(graph.destroy)
+            graph.heuristics("instant", 1)
     except (CudnnError, CudaFault, OutOfDeviceMemory) as error:
         logger.debug("%s was not set up ahead: %s", library, error)

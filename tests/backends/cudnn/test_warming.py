@@ -19,7 +19,7 @@ ALLOC_FAILED = 4002
 
 def session_of(fake: FakeCudnn) -> CudnnSession:
     environment = Environment(backend="cudnn", device="Host")
-    return CudnnSession(fake.library, HostGpu(l2_bytes=1 << 16), DEVICE, environment, ahead=True)
+    return CudnnSession(fake.library, HostGpu(l2_bytes=1 << 16), DEVICE, environment)
 
 
 def shapes_told(lines: list[str]) -> list[str]:
@@ -36,15 +36,6 @@ def test_it_leaves_nothing_behind(fake: FakeCudnn) -> None:
     session.close()
     assert shapes_told(fake.journal()).count("64 64 1 1") == 1
     assert fake.live() == before
-
-
-def test_only_who_is_told_to_does_it(fake: FakeCudnn) -> None:
-    environment = Environment(backend="cudnn", device="Host")
-    session = CudnnSession(fake.library, HostGpu(l2_bytes=1 << 16), DEVICE, environment)
-    fake.journal()
-    session.warm_up()
-    assert not fake.journal()
-    session.close()
 
 
 @pytest.mark.parametrize("kind", [None, DescriptorKind.TENSOR])
