@@ -6,7 +6,8 @@ meanwhile: one thread, for cuDNN compiles no faster in several, made when there 
 this process and a child process are both this, told of what happens in another way.
 
 Guarantees:
-- A session's calls come from these threads only, one at a time on each; every one of them is announced as a `Step`.
+- A session's calls come from these threads only, one at a time on each; every one of them is announced as a `Step`, but
+  for warming up.
 - A search that is stopped, or caught by `close`, ends between two steps; a call that has begun is never interrupted,
   since a running kernel cannot be.
 - Plans built for a search are destroyed, by the lane, whatever became of it.
