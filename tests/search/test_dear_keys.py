@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from time import perf_counter
@@ -12,7 +13,7 @@ import pytest
 
 from algosearch import Policy, open_searcher
 from algosearch.backends.simulated import CandidateScript, Generated, ProblemScript, Script, SimulatedBackend
-from algosearch.devices.places import DEAR_IN_HAND
+from algosearch.devices.places import DEAR_IN_HAND, IN_HAND
 from algosearch.errors import RequestWithdrawn, SearcherClosed
 from algosearch.ops import BatchNormOp, Op
 from algosearch.records import Key
@@ -69,6 +70,17 @@ async def _compiles(backend: GatedBackend) -> None:
     assert await asyncio.to_thread(backend.gates["compile"].reached.wait, LIMIT_S)
 
 
+def _states(searcher: Searcher) -> dict[str, int]:
+    return dict(Counter(flight.state for flight in searcher.flights()))
+
+
+async def _queue_as_dear(searcher: Searcher, count: int) -> None:
+    """Of so many dear keys, all but those in hand queue to be compiled; before they are listed they queue for the usual
+    places."""
+    states = {"racing": DEAR_IN_HAND} | ({"queued": count - DEAR_IN_HAND} if count > DEAR_IN_HAND else {})
+    await until(lambda: searcher.statistics().engine.listings == count and _states(searcher) == states)
+
+
 @pytest.mark.parametrize("count", [3, len(DEAR)])
 async def test_nobody_waits_behind_them(count: int) -> None:
     backend = _backend()
@@ -91,14 +103,17 @@ async def test_of_those_awaited_as_much_they_come_last() -> None:
     backend = _backend()
     begun: list[tuple[str, object]] = []
     backend.before = lambda call, subject: begun.append((call, subject)) if call in ("load", "compile") else None
+    backend.gates["enumerate"].close()
     async with _searcher(backend) as searcher:
         backend.gates["compile"].open()
         requests = [searcher.request(op) for op in (*DEAR[:3], *CHEAP)]
+        await until(lambda: _states(searcher) == {"listing": IN_HAND, "queued": 3 + len(CHEAP) - IN_HAND})
+        backend.gates["enumerate"].open()
         await asyncio.gather(*(request.choice() for request in requests))
     first = begun.index(("compile", DEAR[0]))
     raced_before = [subject for call, subject in begun[:first] if call == "load"]
     # All had their turn at the device before; the last ones may still be on their way to the lane.
-    assert len(raced_before) >= len(CHEAP) - 3
+    assert len(raced_before) >= len(CHEAP) - IN_HAND
     assert [subject for call, subject in begun if call == "compile"] == DEAR[:3]
 
 
@@ -108,9 +123,9 @@ async def test_who_is_awaited_most_comes_first_even_so() -> None:
     backend.before = lambda call, subject: order.append(subject) if call == "compile" else None
     async with _searcher(backend) as searcher:
         requests = [searcher.request(op) for op in DEAR[:8]]
-        await _compiles(backend)
+        await _queue_as_dear(searcher, 8)
         waits = asyncio.create_task(requests[6].choice())
-        await until(lambda: all(flight.state in ("queued", "racing") for flight in searcher.flights()))
+        await until(lambda: sum(flight.awaited for flight in searcher.flights()) == 1)
         backend.gates["compile"].open()
         await waits
         await asyncio.gather(*(request.choice() for request in requests))
@@ -121,8 +136,7 @@ async def test_who_asks_for_one_that_queues_joins_it() -> None:
     backend = _backend()
     async with _searcher(backend) as searcher:
         requests = [searcher.request(op) for op in DEAR[:6]]
-        await _compiles(backend)
-        await until(lambda: [flight.state for flight in searcher.flights()].count("queued") == 6 - DEAR_IN_HAND)
+        await _queue_as_dear(searcher, 6)
         again = [searcher.request(op, Policy(deterministic=True)) for op in DEAR[:6]]
         backend.gates["compile"].open()
         await asyncio.gather(*(request.choice() for request in (*requests, *again)))
@@ -136,8 +150,7 @@ async def test_what_is_withdrawn_is_not_compiled() -> None:
     backend.before = lambda call, subject: compiled.append(subject) if call == "compile" else None
     async with _searcher(backend) as searcher:
         requests = [searcher.request(op) for op in DEAR[:6]]
-        await _compiles(backend)
-        await until(lambda: [flight.state for flight in searcher.flights()].count("queued") == 6 - DEAR_IN_HAND)
+        await _queue_as_dear(searcher, 6)
         for request in requests[DEAR_IN_HAND:]:
             request.withdraw()
         await until(lambda: len(searcher.flights()) == DEAR_IN_HAND)
@@ -151,8 +164,7 @@ async def test_what_was_withdrawn_while_it_raced_does_not_queue_to_be_compiled()
     backend = _backend()
     async with _searcher(backend) as searcher:
         requests = [searcher.request(op) for op in DEAR[:DEAR_IN_HAND]]
-        await _compiles(backend)
-        await until(lambda: [flight.state for flight in searcher.flights()] == ["racing"] * DEAR_IN_HAND)
+        await _queue_as_dear(searcher, DEAR_IN_HAND)
         launch = backend.gates["launch"]
         launch.close()
         last = searcher.request(FURTHER)
@@ -188,8 +200,7 @@ async def test_only_those_that_are_compiled_are_claimed() -> None:
     backend, store = _backend(), Watched()
     async with rival(store, backend) as searcher:
         requests = [searcher.request(op) for op in DEAR]
-        await _compiles(backend)
-        await until(lambda: [flight.state for flight in searcher.flights()].count("queued") == len(DEAR) - DEAR_IN_HAND)
+        await _queue_as_dear(searcher, len(DEAR))
         digests = [_key(backend, op).digest for op in DEAR]
         await until(lambda: store.count("release") == len(DEAR))
         held = [claim for claim in await store.holders(digests) if claim is not None]
