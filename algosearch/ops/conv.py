@@ -40,9 +40,10 @@ DIRECTIONS: Final = ("forward", "backward_data", "backward_filter")
 
 _VALID: dict[ConvOp, bytes] = {}
 """Valid ops by value, with the bytes of their fields. 1 == True == 1.0 == numpy.int64(1), with one hash, and
-numpy.str_("forward") == "forward", so that an equal op is not yet a valid one: only equal bytes say that everything in
-it is plain. (Encoding it is the fastest exact type check there is: 0.29 µs for the struct itself, 0.53 for a tuple of
-its fields, which Python has to fetch one by one, and 1 for looking at each type.)"""
+numpy.str_("forward") == "forward", so that an equal op is not yet a valid one: only equal bytes say that every number
+in it is plain. (A word may still be a member of an enumeration, which `canonical` sees to. Encoding the op is the
+fastest such check there is: 0.29 µs for the struct itself, 0.53 for a tuple of its fields, which Python has to fetch
+one by one, and 1 for looking at each type.)"""
 _bytes_of = _VALID.get
 _WORDS: Final[tuple[tuple[str, Collection[str]], ...]] = (
     ("direction", DIRECTIONS),
