@@ -142,7 +142,7 @@ def test_a_warning_of_a_thread_looks_like_any_other(tmp_path: Path) -> None:
     hanging = CandidateScript(algorithm="simulated/t:stuck", time_us=5.0, faults=(Fault(at="launch", does="hangs"),))
     stuck = ProblemScript(op=OPS[0], candidates=(hanging,))
     script = tmp_path / "script.json"
-    script.write_bytes(msgspec.json.encode(Script(problems=(stuck,), hang_s=40.0)))
+    script.write_bytes(msgspec.json.encode(Script(problems=(stuck,), hang_s=600.0)))
     ops = write_ops(tmp_path / "ops.jsonl", OPS[:1])
     with started(script, "warm", ops, "--store", tmp_path / "store", module="tests.cli.simulated_main") as process:
         assert process.stderr is not None

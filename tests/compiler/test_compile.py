@@ -56,6 +56,7 @@ async def test_every_workload_compiles_to_a_sound_plan_near_the_bound(name: str)
     assert queries.count >= 16 * len(searched)
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("path", sorted(LIGHT.glob("*.onnx")), ids=lambda path: path.stem)
 @pytest.mark.parametrize("training", [False, True])
 async def test_the_nine_real_graphs_compile(path: Path, training: bool) -> None:
