@@ -307,26 +307,16 @@ def test_a_dimension_that_changes_nothing_is_a_warning(tmp_path: Path) -> None:
     assert line == f"warning: --dim M=2 changed nothing: {path} has N, x.1, x.2, x.3"
 
 
-def test_what_each_device_asks_again_is_answered_from_memory(tmp_path: Path) -> None:
-    hits = []
-    for devices in ("1", "9"):
-        kept = ["--single", "--channels-first"]  # no pass replaces an op, whose search might have begun by then
-        args = [
-            "compile",
-            "vit_b16",
-            *kept,
-            "--devices-per-node",
-            devices,
-            "--store",
-            str(tmp_path / devices),
-            "--json",
-        ]
-        first = invoke(*args)
-        report = the_object(first.stdout)
-        assert report["listings"] == report["searched"] == 2
-        assert " 2 probes, " in first.stderr
-        hits.append(report["memory_hits"])
-    assert hits[1] - hits[0] == 8 * 2
+@pytest.mark.parametrize("devices", [1, 9])
+def test_what_each_device_asks_again_is_answered_from_memory(devices: int, tmp_path: Path) -> None:
+    args = ["compile", "vit_b16", "--devices-per-node", str(devices), "--store", str(tmp_path / "store"), "--json"]
+    # With these no pass replaces an op, whose search might have begun by then.
+    first = invoke(*args, "--single", "--channels-first")
+    report = the_object(first.stdout)
+    assert report["listings"] == report["searched"] == 2
+    assert " 2 probes, " in first.stderr
+    # The first one that asks about each of the two may be so late that it is answered from memory as well.
+    assert 2 * (devices - 1) <= report["memory_hits"] <= 2 * devices
 
 
 def test_ops_without_a_graph_cannot_be_compiled(tmp_path: Path) -> None:

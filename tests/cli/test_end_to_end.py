@@ -39,10 +39,11 @@ def test_warm_twice_and_show(tmp_path: Path) -> None:
 
 
 SLOW = ("light_bvlc_alexnet", "light_vgg19", "light_zfnet512")
-"""Few operations, but large: 10 to 25 s each on two cores, where each of the others takes 1 to 4."""
+"""Few operations, but large: 10 to 25 s each on two cores, where each of the others takes 1 to 4. On a busy machine
+what was disturbed is timed again, and each of them takes up to a hundred times as long."""
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "path",
     [pytest.param(path, id=path.stem, marks=[pytest.mark.slow] if path.stem in SLOW else []) for path in LIGHT],
@@ -50,7 +51,7 @@ SLOW = ("light_bvlc_alexnet", "light_vgg19", "light_zfnet512")
 def test_a_real_graph_is_searched_and_then_known(path: Path, tmp_path: Path) -> None:
     args = ("warm", path, "--mode", "race", "--json", "--store", tmp_path / "store")
     operations, distinct = count(path)
-    first, again = (run(*args, timeout_s=250) for _ in range(2))
+    first, again = (run(*args, timeout_s=400) for _ in range(2))
     assert (first.returncode, again.returncode) == (0, 0), first.stderr + again.stderr
     report = the_object(first.stdout)
     assert (report["operations"], report["distinct"]) == (operations, distinct)
