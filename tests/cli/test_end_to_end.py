@@ -39,8 +39,8 @@ def test_warm_twice_and_show(tmp_path: Path) -> None:
 
 
 SLOW = ("light_bvlc_alexnet", "light_vgg19", "light_zfnet512")
-"""Few operations, but large: 10 to 25 s each on two cores, where each of the others takes 1 to 4. On a busy machine
-what was disturbed is timed again, and each of them takes up to a hundred times as long."""
+"""Few operations, but large: 10 to 25 s each on two cores, where each of the others takes 1 to 4. Beside others that
+want the cores what was disturbed is timed again, and they have taken ten to sixty times as long."""
 
 
 @pytest.mark.timeout(900)
