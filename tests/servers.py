@@ -38,8 +38,8 @@ def free_port() -> int:
 
 
 class HeldPort:
-    """A port of the loopback that nobody is given who asks for any: a server of ours may listen on it, being told which,
-    and as long as none does whoever connects is refused. Held until it is closed, or nobody has it any more."""
+    """A port of the loopback that nobody is given who asks for any one. A server that is told of it may listen there;
+    as long as none does, whoever connects is refused. Held until it is closed, or nobody has it any more."""
 
     def __init__(self) -> None:
         with socket.socket() as holder:

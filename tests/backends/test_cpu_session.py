@@ -230,9 +230,15 @@ def test_a_layer_of_resnet_takes_no_second() -> None:
     with loaded(op) as (session, plans):
         assert len(plans) == 3
         for candidate, plan in plans:
-            # It takes 2 to 30 ms; but beside others that want the processor, a run may wait for it time and again.
-            tries = (session.launch(plan, 1e6) for _ in range(10))
-            assert any(isinstance(burst, Burst) for burst in tries), candidate.algorithm
+            # It takes 2 to 30 ms of this thread's processor; beside others that want it, seconds may go by.
+            assert any(seconds_of_processor(session, plan) < 1.0 for _ in range(10)), candidate.algorithm
+
+
+def seconds_of_processor(session: CpuSession, plan: int) -> float:
+    """What one run takes of this thread's."""
+    began_s = time.thread_time()
+    assert isinstance(session.launch(plan, None), Burst)
+    return time.thread_time() - began_s
 
 
 # -- the backend -----------------------------------------------------------------------------------------------------

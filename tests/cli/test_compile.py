@@ -374,6 +374,7 @@ def test_who_interrupts_while_a_model_is_read_need_not_wait(tmp_path: Path, monk
     assert "interrupted" in result.stderr
 
 
+@pytest.mark.timeout(300)
 def test_the_cpu_compiles_a_small_network_in_a_process_of_its_own(tmp_path: Path) -> None:
     args: list[str | Path] = [
         "--device",
@@ -384,7 +385,7 @@ def test_the_cpu_compiles_a_small_network_in_a_process_of_its_own(tmp_path: Path
         tmp_path / "store",
         "--json",
     ]
-    done = run("compile", "vit_b16", *args)
+    done = run("compile", "vit_b16", *args, timeout_s=250)
     assert done.returncode == 0, done.stderr
     report = the_object(done.stdout)
     assert report["searched"] == 2

@@ -11,6 +11,7 @@ from tests.cli.helpers import environ, run, the_object, tiny_op, write_ops
 from tests.compiler.independent import LIGHT, count
 
 
+@pytest.mark.timeout(300)
 def test_warm_twice_and_show(tmp_path: Path) -> None:
     file = write_ops(tmp_path / "ops.jsonl", [tiny_op(), BatchNormOp(shape=(1, 2, 4, 4)), tiny_op()])
     env = environ(ALGOSEARCH_STORE=str(tmp_path / "store"))

@@ -13,7 +13,18 @@ import msgspec
 import pytest
 
 from algosearch.backends.simulated import CandidateScript, Fault, Generated, ProblemScript, Script
-from tests.cli.helpers import ROOT, environ, fill, record_of, run, started, the_object, tiny_op, without_progress, write_ops
+from tests.cli.helpers import (
+    ROOT,
+    environ,
+    fill,
+    record_of,
+    run,
+    started,
+    the_object,
+    tiny_op,
+    without_progress,
+    write_ops,
+)
 
 OPS = [tiny_op(n) for n in range(3)]
 FULL = "the results cannot be written to stdout: No space left on device"

@@ -51,7 +51,7 @@ def stuck_at_the_last(
     A device has three keys in hand, so that three others have landed before; two may be stuck behind it.
     """
     made = script(tmp_path / "stuck.json", stuck=True)
-    args = (made, "warm", ops_file, "--store", tmp_path / "store", "-v", *flags)
+    args: list[str | Path] = [made, "warm", ops_file, "--store", tmp_path / "store", "-v", *flags]
     with started(*args, module=MODULE, env=env) as process:
         yield process
 
