@@ -1,4 +1,4 @@
-"""`warm` as a process: its streams, its signals, its budget, and a terminal around it."""
+"""`warm` as a process: its streams, its signals, and a terminal around it."""
 
 from __future__ import annotations
 
@@ -117,17 +117,6 @@ def test_a_second_ctrl_c_ends_at_once(tmp_path: Path, ops_file: Path) -> None:
     assert stdout == ""
     assert "interrupted" in stderr.splitlines()
     assert "Traceback" not in stderr
-
-
-def test_the_budget_ends_it(tmp_path: Path, ops_file: Path) -> None:
-    """What was found by then is kept: that is tested where the clock is (`test_warm`)."""
-    with stuck_at_the_last(tmp_path, ops_file, "--json", "--budget", "3") as process:
-        stdout, stderr = process.communicate(timeout=50)
-    assert process.returncode == 3
-    report = the_object(stdout)
-    assert report["searched"] <= 5
-    assert (report["unanswered"], report["interrupted"]) == (6 - report["searched"], False)
-    assert f"the budget ran out: {report['unanswered']} of 6 are open; what was found is kept" in stderr
 
 
 def test_a_budget_that_is_over_before_it_begins(tmp_path: Path, ops_file: Path) -> None:
