@@ -82,7 +82,7 @@ class Server:
         assert self._process is None
         with (self.directory / "log").open("ab") as log:
             self._process = subprocess.Popen(self._command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 40
         while self.command("PING") != "+PONG":
             assert self._process.poll() is None, (self.directory / "log").read_text()
             assert time.monotonic() < deadline, "the server never answered"
