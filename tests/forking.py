@@ -7,7 +7,7 @@ import signal
 import warnings
 from collections.abc import Callable
 
-LIMIT_S = 20
+LIMIT_S = 45
 
 
 def in_child(call: Callable[[], object]) -> str:

@@ -6,11 +6,13 @@ Whoever starts one ends it.
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import socket
 import subprocess
 import time
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,13 +37,26 @@ def free_port() -> int:
         return port
 
 
+class HeldPort:
+    """A port of the loopback that nobody is given who asks for any one. A server that is told of it may listen there;
+    as long as none does, whoever connects is refused. Held until it is closed, or nobody has it any more."""
+
+    def __init__(self) -> None:
+        with socket.socket() as holder:
+            holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do
+            holder.bind(("127.0.0.1", 0))
+            self.port: int = holder.getsockname()[1]
+            self.close = weakref.finalize(self, os.close, holder.detach())
+
+
 class Server:
     """One server, that can be killed, stopped and started again. Made stopped."""
 
     def __init__(self, directory: Path, *, kind: str = "valkey", options: tuple[str, ...] = ()) -> None:
         found = program(kind)
         assert found is not None, f"there is no {kind}"
-        self.port = free_port()
+        self._held = HeldPort()
+        self.port = self._held.port
         self.directory = directory
         self.socket = directory / "s"
         self._command = [
@@ -67,7 +82,7 @@ class Server:
         assert self._process is None
         with (self.directory / "log").open("ab") as log:
             self._process = subprocess.Popen(self._command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 40
         while self.command("PING") != "+PONG":
             assert self._process.poll() is None, (self.directory / "log").read_text()
             assert time.monotonic() < deadline, "the server never answered"

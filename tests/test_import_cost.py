@@ -32,7 +32,7 @@ def loaded_by(statement: str) -> set[str]:
         f"{statement}\n"
         "print(*{name.partition('.')[0] for name in set(sys.modules) - before})"
     )
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=50, check=True)
     return set(ended.stdout.split())
 
 

@@ -175,6 +175,8 @@ class Turns:
 
     def __enter__(self) -> None:
         self._thread.start()
+        while not self.taken:
+            time.sleep(0.001)
         sys.setswitchinterval(3600.0)
         time.sleep(0.01)  # it waits now, and for so long
 

@@ -160,6 +160,13 @@ def test_a_burst_is_given_up_after_the_first_run_beyond_the_limit() -> None:
         assert len(runs) == 1
 
 
+def until_gone(thread: threading.Thread) -> None:
+    """Until the system has forgotten it as well: Python calls a thread ended a little before."""
+    thread.join()
+    while Path(f"/proc/self/task/{thread.native_id}").exists():
+        time.sleep(0.001)
+
+
 @pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="nobody counts here how long a thread waited")
 def test_a_burst_is_disturbed_by_whoever_has_the_processor() -> None:
     # Threads beside this one, more than there are cores, all of them outside the interpreter's lock most of the time.
@@ -190,7 +197,7 @@ def test_a_burst_is_disturbed_by_whoever_has_the_processor() -> None:
         watch.close()
         stop.set()
         for thread in crowd:
-            thread.join()
+            until_gone(thread)
 
 
 @pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="nobody counts here how long a thread waited")
@@ -210,7 +217,7 @@ def test_the_watch_gives_its_files_back() -> None:
         thread = threading.Thread(target=threading.Event().wait, args=(0.0,))  # threads come and go meanwhile
         thread.start()
         session.launch(built.plan, None)
-        thread.join()
+        until_gone(thread)
         session.launch(built.plan, None)
         held.append(open_files())
     assert held[0] == held[2] > before
@@ -223,9 +230,15 @@ def test_a_layer_of_resnet_takes_no_second() -> None:
     with loaded(op) as (session, plans):
         assert len(plans) == 3
         for candidate, plan in plans:
-            # It takes 2 to 30 ms; but beside others that want the processor, a run may wait for it time and again.
-            tries = (session.launch(plan, 1e6) for _ in range(10))
-            assert any(isinstance(burst, Burst) for burst in tries), candidate.algorithm
+            # It takes 2 to 30 ms of this thread's processor; beside others that want it, seconds may go by.
+            assert any(seconds_of_processor(session, plan) < 1.0 for _ in range(10)), candidate.algorithm
+
+
+def seconds_of_processor(session: CpuSession, plan: int) -> float:
+    """What one run takes of this thread's."""
+    began_s = time.thread_time()
+    assert isinstance(session.launch(plan, None), Burst)
+    return time.thread_time() - began_s
 
 
 # -- the backend -----------------------------------------------------------------------------------------------------
@@ -259,4 +272,4 @@ def test_the_likely_fastest_is_listed_first() -> None:
 
 def test_importing_the_package_does_not_import_numpy() -> None:
     code = "import sys, algosearch, algosearch.backends; sys.exit('numpy' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=30).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=50).returncode == 0

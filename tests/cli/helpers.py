@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sqlite3
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from algosearch.stores import DirectoryStore
 
 ROOT = Path(__file__).parents[2]
 """Where `tests` is importable."""
+_PROGRESS = re.compile(r"\d+/\d+  \d+ (s|min \d\d s)(  |$)")
 ENVIRONMENT = Environment(backend="cpu", device="Some CPU", facts=(("numpy", "2.0"), ("threads", "2")))
 
 
@@ -63,6 +65,13 @@ def run(
     with started(*args, module=module, env=env) as process:
         stdout, stderr = process.communicate(timeout=timeout_s)
     return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
+
+
+def without_progress(stderr: str) -> tuple[list[str], list[str]]:
+    """Its lines of progress, of which a slow machine writes more, and all others."""
+    lines = stderr.splitlines()
+    progress = [line for line in lines if _PROGRESS.match(line)]
+    return progress, [line for line in lines if not _PROGRESS.match(line)]
 
 
 def the_object(stdout: str) -> dict[str, Any]:

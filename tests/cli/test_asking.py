@@ -84,8 +84,17 @@ def test_told_to_end_it_withdraws_what_is_open() -> None:
     script = Script(problems=(ProblemScript(op=OPS[1], candidates=(hangs,)),), generated=Generated(candidates=3))
     release = threading.Event()
     backend = SimulatedBackend(script, release=release)
+    answered = 0
+
+    def show(moment: Moment) -> None:
+        nonlocal answered
+        answered = moment.answered
+
+    def ended() -> bool:  # the first answer may still be on its way when the second op hangs
+        return backend.hanging.is_set() and answered > 0
+
     with open_searcher(store="memory:", backends=[backend]) as searcher:
-        answers = ask_all(searcher, OPS, show=lambda moment: None, ended=backend.hanging.is_set)
+        answers = ask_all(searcher, OPS, show=show, ended=ended)
         release.set()
     assert answers[0].choice is not None
     assert [answer.open for answer in answers] == [False, True, True, True]

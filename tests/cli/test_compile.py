@@ -19,6 +19,10 @@ from algosearch.ops import canonical
 from tests.cli.helpers import invoke, run, started, the_object, tiny_op, write_ops
 from tests.compiler import onnx_graphs
 from tests.compiler.verifier import check_plan
+from tests.search.gated import GatedBackend
+
+KEPT = ("--single", "--channels-first")
+"""No pass replaces an op of these networks: it depends on the moment whether its search has begun by then."""
 
 
 @pytest.fixture(autouse=True)
@@ -35,8 +39,7 @@ def test_the_object_has_the_plan_and_where_the_time_went(tmp_path: Path) -> None
         "2",
         "--devices-per-node",
         "8",
-        "--single",
-        "--channels-first",  # so that no pass replaces an op, whose search might have begun by then
+        *KEPT,
         "--store",
         store,
         "--plan",
@@ -82,11 +85,12 @@ def test_the_passes_of_a_fused_batch_norm_are_one_key_and_two_problems(tmp_path:
 
 def test_a_trace_has_passes_waits_flights_and_workers(tmp_path: Path) -> None:
     file = tmp_path / "trace.json"
-    result = invoke("compile", "vit_b16", "--store", tmp_path / "store", "--trace", file)
+    result = invoke("compile", "vit_b16", *KEPT, "--store", tmp_path / "store", "--trace", file)
     assert result.exit_code == 0, result.stderr
     events = msgspec.json.decode(file.read_bytes())["traceEvents"]
     named = {event["args"]["name"] for event in events if event["ph"] == "M"}
-    assert named == {"compiler", "waits", "flights", "workers", "simulated:0 prepare", "simulated:0 lane"}
+    rows = {f"simulated:0 {side}" for side in ("prepare", "compile", "lane")}
+    assert named == {"compiler", "waits", "flights", "workers"} | rows
     spans = [event for event in events if event["ph"] == "X"]
     assert {"read", "gradients", "placement"} <= {event["name"] for event in spans if event["cat"] == "pass"}
     assert {"choice", "workspace"} == {event["name"] for event in spans if event["cat"] == "wait"}
@@ -98,6 +102,21 @@ def test_a_trace_has_passes_waits_flights_and_workers(tmp_path: Path) -> None:
             assert end <= right["ts"] or after <= end, (left, right)
 
 
+def until_each_compiles(backend: GatedBackend, devices: int) -> None:
+    """Let the first dear build of each device wait for those of the others, so that none of them does it all."""
+    begun: set[int] = set()
+    all_begun = threading.Event()
+
+    def before(call: str, subject: object) -> None:
+        if call == "compile":
+            begun.add(threading.get_ident())
+            if len(begun) == devices:
+                all_begun.set()
+            assert all_begun.wait(20.0)
+
+    backend.before = before
+
+
 @pytest.mark.parametrize("isolation", ["thread", "process"])
 def test_a_trace_has_a_row_for_each_thread_of_each_device(
     isolation: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -106,18 +125,24 @@ def test_a_trace_has_a_row_for_each_thread_of_each_device(
     something dear is to be built, the problem was sent away, and flew again, perhaps to another device."""
     script = Script(generated=Generated(time_us=2_000.0, build_us=2_000.0))
     backend = SimulatedBackend(script, devices=2, pace="real")
-    monkeypatch.setattr(discover, "default_backends", lambda: (backend,))
+    gated = GatedBackend(backend)
+    until_each_compiles(gated, 2)
+    monkeypatch.setattr(discover, "default_backends", lambda: (gated if isolation == "thread" else backend,))
     monkeypatch.setenv("ALGOSEARCH_ISOLATION", isolation)
     file = tmp_path / "trace.json"
-    result = invoke("compile", "r3d18", "--inference", "--store", tmp_path / "store", "--trace", file)
+    result = invoke("compile", "r3d18", "--inference", *KEPT, "--store", tmp_path / "store", "--trace", file)
     assert result.exit_code == 0, result.stderr
     events = msgspec.json.decode(file.read_bytes())["traceEvents"]
     rows = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
     racing = {(e["args"]["problem"], e["args"]["device"]): e for e in events if e["name"] == "racing"}
     devices = {device for _, device in racing}
-    if isolation == "thread":  # a child may be so slow to start that the other one has done everything
+    sides = {f"{device} {side}" for device in devices for side in ("prepare", "compile", "lane")}
+    if isolation == "thread":
         assert devices == {"simulated:0", "simulated:1"}
-    assert set(rows.values()) == {f"{device} {side}" for device in devices for side in ("prepare", "compile", "lane")}
+        assert set(rows.values()) == sides
+    else:  # a child may be so slow to start that the other one has done everything, or nearly
+        assert {f"{device} prepare" for device in devices} < set(rows.values()) <= sides
+        assert {"compile", "lane"} <= {name.split()[1] for name in rows.values()}
 
     turns = [event for event in events if event.get("cat") == "worker"]
     assert {(e["args"]["problem"], e["args"]["device"]) for e in turns} == set(racing)
@@ -128,16 +153,16 @@ def test_a_trace_has_a_row_for_each_thread_of_each_device(
     for problem, flight in raced.items():
         device = flight["args"]["device"]
         lane = [e for e in turns if (e["name"], e["args"]["device"], e["args"]["side"]) == (problem, device, "lane")]
-        (longest,) = sorted(lane, key=lambda e: -float(e["dur"]))[:1]
-        assert flight["ts"] <= longest["ts"]
-        assert longest["ts"] + longest["dur"] <= flight["ts"] + flight["dur"]
-        assert longest["dur"] >= 2_000
+        end = flight["ts"] + flight["dur"]
+        assert any(flight["ts"] <= turn["ts"] and turn["ts"] + turn["dur"] <= end for turn in lane)
+    for device in devices:  # in all: where a simulated run was too long, the next ones are shorter
+        lane_us = sum(e["dur"] for e in turns if e["args"]["device"] == device and e["args"]["side"] == "lane")
+        assert lane_us >= 2_000 * sum(flight["args"]["device"] == device for flight in raced.values())
 
 
 def test_a_warm_compile_draws_its_flights_too(tmp_path: Path) -> None:
     file = tmp_path / "trace.json"
-    # No pass replaces an op here: the search for one that is not in the store might have begun by then.
-    args = ["--single", "--channels-first", "--store", str(tmp_path / "store"), "--trace", str(file)]
+    args = [*KEPT, "--store", str(tmp_path / "store"), "--trace", str(file)]
     for _ in range(2):
         assert invoke("compile", "vit_b16", *args).exit_code == 0
     events = msgspec.json.decode(file.read_bytes())["traceEvents"]
@@ -284,26 +309,15 @@ def test_a_dimension_that_changes_nothing_is_a_warning(tmp_path: Path) -> None:
     assert line == f"warning: --dim M=2 changed nothing: {path} has N, x.1, x.2, x.3"
 
 
-def test_what_each_device_asks_again_is_answered_from_memory(tmp_path: Path) -> None:
-    hits = []
-    for devices in ("1", "9"):
-        kept = ["--single", "--channels-first"]  # no pass replaces an op, whose search might have begun by then
-        args = [
-            "compile",
-            "vit_b16",
-            *kept,
-            "--devices-per-node",
-            devices,
-            "--store",
-            str(tmp_path / devices),
-            "--json",
-        ]
-        first = invoke(*args)
-        report = the_object(first.stdout)
-        assert report["listings"] == report["searched"] == 2
-        assert " 2 probes, " in first.stderr
-        hits.append(report["memory_hits"])
-    assert hits[1] - hits[0] == 8 * 2
+@pytest.mark.parametrize("devices", [1, 9])
+def test_what_each_device_asks_again_is_answered_from_memory(devices: int, tmp_path: Path) -> None:
+    args = ["compile", "vit_b16", "--devices-per-node", str(devices), "--store", str(tmp_path / "store"), "--json"]
+    first = invoke(*args, *KEPT)
+    report = the_object(first.stdout)
+    assert report["listings"] == report["searched"] == 2
+    assert " 2 probes, " in first.stderr
+    # The first one that asks about each of the two may be so late that it is answered from memory as well.
+    assert 2 * (devices - 1) <= report["memory_hits"] <= 2 * devices
 
 
 def test_ops_without_a_graph_cannot_be_compiled(tmp_path: Path) -> None:
@@ -318,7 +332,7 @@ def test_ctrl_c_keeps_what_was_found(tmp_path: Path) -> None:
     (op,) = {canonical(op) for op in graph.ops}
     hanging = ProblemScript(op=op, faults=(Fault(at="enumerate", does="hangs"),))
     script = tmp_path / "script.json"
-    script.write_bytes(msgspec.json.encode(Script(problems=(hanging,), generated=Generated(), hang_s=40.0)))
+    script.write_bytes(msgspec.json.encode(Script(problems=(hanging,), generated=Generated(), hang_s=600.0)))
     args: list[str | Path] = [
         script,
         "compile",
@@ -336,7 +350,7 @@ def test_ctrl_c_keeps_what_was_found(tmp_path: Path) -> None:
         while "task graph" not in process.stderr.readline():
             assert process.poll() is None
         process.send_signal(signal.SIGINT)
-        _, stderr = process.communicate(timeout=20)
+        _, stderr = process.communicate(timeout=50)
     assert process.returncode == 130, stderr
     assert "interrupted: what was found is kept" in stderr
     assert "Traceback" not in stderr
@@ -345,22 +359,23 @@ def test_ctrl_c_keeps_what_was_found(tmp_path: Path) -> None:
 
 
 def test_who_interrupts_while_a_model_is_read_need_not_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    read = threading.Event()
+    """Whoever waited would wait for ever."""
+    let_go = threading.Event()
 
     def reading(*_: object) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
-        read.wait(30.0)
+        let_go.wait()
 
     monkeypatch.setattr("algosearch.compiler.read.read_graph", reading)
     try:
         result = invoke("compile", "vit_b16", "--store", tmp_path / "store")
-        assert not read.is_set()
     finally:
-        read.set()
+        let_go.set()
     assert result.exit_code == 143
     assert "interrupted" in result.stderr
 
 
+@pytest.mark.timeout(300)
 def test_the_cpu_compiles_a_small_network_in_a_process_of_its_own(tmp_path: Path) -> None:
     args: list[str | Path] = [
         "--device",
@@ -371,7 +386,7 @@ def test_the_cpu_compiles_a_small_network_in_a_process_of_its_own(tmp_path: Path
         tmp_path / "store",
         "--json",
     ]
-    done = run("compile", "vit_b16", *args)
+    done = run("compile", "vit_b16", *args, timeout_s=250)
     assert done.returncode == 0, done.stderr
     report = the_object(done.stdout)
     assert report["searched"] == 2

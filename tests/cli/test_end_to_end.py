@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from algosearch.ops import BatchNormOp
-from tests.cli.helpers import environ, run, the_object, tiny_op, write_ops
+from tests.cli.helpers import environ, run, the_object, tiny_op, without_progress, write_ops
 from tests.compiler.independent import LIGHT, count
 
 
+@pytest.mark.timeout(300)
 def test_warm_twice_and_show(tmp_path: Path) -> None:
     file = write_ops(tmp_path / "ops.jsonl", [tiny_op(), BatchNormOp(shape=(1, 2, 4, 4)), tiny_op()])
     env = environ(ALGOSEARCH_STORE=str(tmp_path / "store"))
@@ -35,14 +36,15 @@ def test_warm_twice_and_show(tmp_path: Path) -> None:
     in_full = run("show", digest, env=env)
     assert in_full.returncode == 0
     assert in_full.stdout.startswith("backward_filter 1x2x6x6 * 2x2x3x3 float32\nrecord ")
-    assert in_full.stderr == ""
+    assert without_progress(in_full.stderr)[1] == []
 
 
 SLOW = ("light_bvlc_alexnet", "light_vgg19", "light_zfnet512")
-"""Few operations, but large: 10 to 25 s each on two cores, where each of the others takes 1 to 4."""
+"""Few operations, but large: 10 to 25 s each on two cores, where each of the others takes 1 to 4. Beside others that
+want the cores what was disturbed is timed again, and they have taken ten to sixty times as long."""
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "path",
     [pytest.param(path, id=path.stem, marks=[pytest.mark.slow] if path.stem in SLOW else []) for path in LIGHT],
@@ -50,7 +52,7 @@ SLOW = ("light_bvlc_alexnet", "light_vgg19", "light_zfnet512")
 def test_a_real_graph_is_searched_and_then_known(path: Path, tmp_path: Path) -> None:
     args = ("warm", path, "--mode", "race", "--json", "--store", tmp_path / "store")
     operations, distinct = count(path)
-    first, again = (run(*args, timeout_s=250) for _ in range(2))
+    first, again = (run(*args, timeout_s=400) for _ in range(2))
     assert (first.returncode, again.returncode) == (0, 0), first.stderr + again.stderr
     report = the_object(first.stdout)
     assert (report["operations"], report["distinct"]) == (operations, distinct)

@@ -20,6 +20,7 @@ from algosearch.ops import BatchNormOp
 from algosearch.records import Key, Record
 from algosearch.stores import Committed, DirectoryStore
 from algosearch.stores.archive import header_line, record_line
+from tests.cli import helpers
 from tests.cli.helpers import ROOT, digests_in, environ, fill, invoke, record_of, run, spoil, the_object, tiny_op
 
 NORM = BatchNormOp(shape=(2, 3, 4, 4))
@@ -167,7 +168,7 @@ def test_a_full_disk_leaves_the_file_as_it_was(store: Path, file: Path, tmp_path
         check=False,
     )
     assert (ended.returncode, ended.stdout) == (74, "")
-    assert ended.stderr == f"error: {file} cannot be written: File too large\n"
+    assert helpers.without_progress(ended.stderr)[1] == [f"error: {file} cannot be written: File too large"]
     assert file.read_bytes() == b"old"
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 

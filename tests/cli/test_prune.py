@@ -16,7 +16,18 @@ from algosearch.cli.contents import Entry
 from algosearch.ops import BatchNormOp
 from algosearch.records import Environment, Key, Record, wire
 from algosearch.stores import DirectoryStore, Miss
-from tests.cli.helpers import digests_in, environ, fill, invoke, record_of, run, spoil, the_object, tiny_op
+from tests.cli.helpers import (
+    digests_in,
+    environ,
+    fill,
+    invoke,
+    record_of,
+    run,
+    spoil,
+    the_object,
+    tiny_op,
+    without_progress,
+)
 
 NORM = BatchNormOp(shape=(2, 3, 4, 4))
 NEWER = Environment(backend="cpu", device="Some CPU", facts=(("numpy", "2.1"), ("threads", "2")))
@@ -208,7 +219,7 @@ def test_a_store_that_cannot_delete(store: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_as_a_process(store: Path) -> None:
     ended = run("prune", "--older-than", "30d", env=environ(ALGOSEARCH_STORE=str(store)))
-    (warning,) = ended.stderr.splitlines()
+    (warning,) = without_progress(ended.stderr)[1]
     assert warning.startswith(f"warning: store {store}: {BROKEN.key.digest}: not a record: ")
     assert ended.returncode == 0
     assert ended.stdout.startswith("deleted 2 of 2 records, ")

@@ -13,7 +13,7 @@ from algosearch.errors import StoreUnusable
 from algosearch.stores import ServerStore
 from algosearch.stores.home import user_directories
 from tests.cli.helpers import fill, invoke, record_of, the_object, tiny_op, write_ops
-from tests.servers import Server, free_port, running
+from tests.servers import HeldPort, Server, running
 
 
 @pytest.fixture
@@ -23,9 +23,11 @@ def server() -> Iterator[Server]:
 
 
 @pytest.fixture
-def away() -> str:
+def away() -> Iterator[str]:
     """The URL of a server that is not there."""
-    return f"redis://127.0.0.1:{free_port()}"
+    held = HeldPort()
+    yield f"redis://127.0.0.1:{held.port}"
+    held.close()
 
 
 @pytest.fixture(autouse=True)

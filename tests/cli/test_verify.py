@@ -191,7 +191,7 @@ def wait_for_line(process: subprocess.Popen[str], pattern: str) -> None:
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_interrupted_it_tells_what_it_has(store: Path, tmp_path: Path, number: signal.Signals, code: int) -> None:
-    stuck = scripted(faults={n: Fault(at="launch", does="hangs") for n in (1, 2, 3)}, hang_s=30.0)
+    stuck = scripted(faults={n: Fault(at="launch", does="hangs") for n in (1, 2, 3)}, hang_s=600.0)
     path = tmp_path / "stuck.json"
     path.write_bytes(msgspec.json.encode(stuck))
     with started(path, "verify", "--repair", "--store", store, "--json", module="tests.cli.simulated_main") as process:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
-from algosearch.backends.simulated import CandidateScript, Fault, ProblemScript, Script, SimulatedBackend
+from algosearch.backends.simulated import CandidateScript, Fault, Generated, ProblemScript, Script, SimulatedBackend
+from algosearch.cli.progress import Lines, Moment
 from algosearch.ops import ConvOp
-from tests.cli.helpers import invoke, the_object, tiny_op, write_ops
+from tests.cli.helpers import invoke, the_object, tiny_op, without_progress, write_ops
 from tests.cli.warming import OPS, counts, simulated_store, use, warm, with_open_dimensions
 from tests.compiler.independent import LIGHT, count, count_training
 
@@ -65,7 +67,7 @@ def test_the_summary_is_the_result_for_people(ops_file: Path, store: Path) -> No
     assert lines[5].startswith("time ")
     assert " ×: the library's first candidates take " in lines[6]
     assert lines[7:] == [f"store {store}"]
-    assert result.stderr.startswith("0/4  0 s")
+    assert without_progress(result.stderr)[0][0].startswith("0/4  ")
 
 
 def test_json_leaves_the_summary_to_stderr(ops_file: Path) -> None:
@@ -98,6 +100,38 @@ def test_many_failures_are_cut_short(tmp_path: Path, monkeypatch: pytest.MonkeyP
     failed = [line for line in result.stdout.splitlines() if line.startswith("failed: ")]
     assert len(failed) == 11
     assert failed[-1] == "failed: 3 more, which --json lists"
+
+
+def test_the_budget_ends_it_and_keeps_what_was_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No time goes by until three have landed, and then all of it, while the last op does not come back."""
+    ops = [tiny_op(n) for n in range(6)]
+    hanging = CandidateScript(algorithm="simulated/t:stuck", time_us=5.0, faults=(Fault(at="launch", does="hangs"),))
+    quick = Script(generated=Generated(candidates=3), facts={"script": "one"})
+    backend = SimulatedBackend(replace(quick, problems=(ProblemScript(op=ops[-1], candidates=(hanging,)),)))
+    use(monkeypatch, backend)
+    landed = 0
+
+    def show(lines: Lines, moment: Moment) -> None:
+        nonlocal landed
+        landed = moment.answered
+
+    monkeypatch.setattr(Lines, "show", show)
+    monkeypatch.setattr("algosearch.cli.warm.perf_counter", lambda: 0.0 if landed < 3 else 1e6)
+    file = write_ops(tmp_path / "six.jsonl", ops)
+    try:
+        result = invoke("warm", file, "--budget", "3", "--json")
+    finally:
+        backend.release.set()
+    assert result.exit_code == 3
+    report = the_object(result.stdout)
+    found = report["searched"]
+    assert 3 <= found <= 5
+    assert (report["unanswered"], report["interrupted"]) == (6 - found, False)
+    assert f"the budget ran out: {6 - found} of 6 are open; what was found is kept" in result.stderr
+    use(monkeypatch, SimulatedBackend(quick))
+    again = warm(file)
+    assert found <= again["hits"] <= 5  # what it was just committing may be kept as well
+    assert again["searched"] == 6 - again["hits"]
 
 
 def test_mode_heuristic_runs_nothing_and_stores_nothing(ops_file: Path) -> None:

@@ -56,6 +56,7 @@ async def test_every_workload_compiles_to_a_sound_plan_near_the_bound(name: str)
     assert queries.count >= 16 * len(searched)
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("path", sorted(LIGHT.glob("*.onnx")), ids=lambda path: path.stem)
 @pytest.mark.parametrize("training", [False, True])
 async def test_the_nine_real_graphs_compile(path: Path, training: bool) -> None:
@@ -298,7 +299,7 @@ async def test_cancelled_at_every_await_a_compile_leaves_nothing_behind(name: St
     async def check(was_cancelled: bool) -> None:
         for thread in threading.enumerate():
             if thread.name.startswith("algosearch"):
-                thread.join(5.0)  # closing goes on unattended where it was cancelled
+                thread.join(20.0)  # closing goes on unattended where it was cancelled
                 assert not thread.is_alive(), thread.name
 
     assert await cancel_at_every_suspension(scenario, check) > 3

@@ -182,4 +182,4 @@ def test_only_an_onnx_file_pulls_in_onnx(tmp_path: Path) -> None:
         "read_model('wavenet'), read_model(sys.argv[1])\n"
         "sys.exit('onnx' in sys.modules)\n"
     )
-    subprocess.run([sys.executable, "-c", program, str(path)], cwd=tmp_path, check=True, timeout=30)
+    subprocess.run([sys.executable, "-c", program, str(path)], cwd=tmp_path, check=True, timeout=50)

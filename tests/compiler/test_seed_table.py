@@ -21,13 +21,15 @@ from algosearch.compiler.passes import Placement
 from algosearch.compiler.queries import Queries
 from algosearch.compiler.read import read_graph
 from algosearch.compiler.strategies import StrategyName, strategy_of
+from algosearch.ops import searched_as
 
 BENCH = Path(__file__).parents[2] / "bench"
+pytestmark = pytest.mark.timeout(300)
 
 
 def run(name: str, *args: str | Path) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(
-        [sys.executable, str(BENCH / name), *map(str, args)], capture_output=True, text=True, timeout=110, check=False
+        [sys.executable, str(BENCH / name), *map(str, args)], capture_output=True, text=True, timeout=250, check=False
     )
     assert done.returncode == 0, done.stderr
     return done
@@ -57,7 +59,13 @@ def test_the_table_has_every_cell_and_what_was_counted_there(found: Path) -> Non
         assert (row["searched"] > 0) is name.endswith("cold")
         assert (row["trials"] > 0) is name.endswith("cold")
         assert (row["handles"] > 0) is (name.split()[1] in ("naive", "fixed"))
-    assert cells["1x1 async cold"]["probes"] == cells["1x1 cached cold"]["searched"] == content["async_cold_probes"][0]
+    graphs = runpy.run_path(str(BENCH / "seed_cell.py"))["graphs_of"](
+        read_graph("r3d18", ReadOptions(batch=1))[0], Pipeline(half=False, channels_last=False)
+    )
+    of_last, of_all = ({searched_as(op) for graph in some for op in graph.ops} for some in (graphs[-1:], graphs))
+    assert cells["1x1 cached cold"]["searched"] == len(of_last)
+    # `async` may have begun with an op that a pass then replaced.
+    assert len(of_last) <= cells["1x1 async cold"]["probes"] == content["async_cold_probes"][0] <= len(of_all)
     assert content["unfinished"] == 0
     assert content["cold_over_longer"] > 0
 
@@ -73,13 +81,13 @@ def test_the_text_has_the_figures_of_the_table(found: Path) -> None:
 
 
 def test_what_did_not_come_to_its_end_says_so(tmp_path: Path) -> None:
-    """A compile that is ended at once, and what it would have asked."""
+    """A compile that is ended long before its end, and what it would have asked."""
     options = ["--backend", "simulated", "--workload", "r3d18", "--store", str(tmp_path / "store"), "--devices", "8"]
-    row = json.loads(run("seed_cell.py", "naive", *options, "--nodes", "999", "--patience", "0.4").stdout)
+    row = json.loads(run("seed_cell.py", "naive", *options, "--nodes", "999", "--patience", "3").stdout)
     assert not row["finished"]
     assert 0 < row["queries"] < row["all_queries"]
     assert row["estimated_batch_norm_query_s"] > row["batch_norm_query_s"]
-    warm = json.loads(run("seed_cell.py", "naive", *options, "--patience", "60").stdout)
+    warm = json.loads(run("seed_cell.py", "naive", *options, "--patience", "200").stdout)
     assert (warm["finished"], warm["searched"]) == (True, 0)
 
 

@@ -105,6 +105,7 @@ def test_the_order_of_trials_is_no_matter(found: Record, policy: Policy, random:
     assert outcome(policy, replace(found, searches=tuple(shuffled)), mode) == outcome(policy, found, mode)
 
 
+@pytest.mark.timeout(300)
 @given(records(max_searches=3), searches(), policies(), st.sampled_from(("race", "exhaustive")))
 def test_a_further_search_changes_no_answer(found: Record, more: Search, policy: Policy, mode: SearchMode) -> None:
     """The first search that covers a policy answers it, be it that there is no algorithm; unless it is for trouble."""

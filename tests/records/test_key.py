@@ -140,7 +140,7 @@ def test_one_digest_in_every_process() -> None:
             capture_output=True,
             text=True,
             check=True,
-            timeout=30,
+            timeout=50,
         ).stdout.split()
         for seed in ("0", "1")
     ]

@@ -6,6 +6,7 @@ from fnmatch import fnmatchcase
 from math import hypot
 from typing import Any, Final, cast
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -107,6 +108,7 @@ def near_ties(draw: st.DrawFn) -> Search:
     return Search(mode="race", complete=draw(st.integers(0, 5)) < 5, trials=Trials.of(rows), provenance=ORIGIN)
 
 
+@pytest.mark.timeout(300)
 @settings(max_examples=400)
 @given(st.one_of(near_ties(), searches()), st.one_of(st.just(Policy()), policies()), records(max_size=0))
 def test_columns_and_rows_agree(search: Search, policy: Policy, some: Record) -> None:

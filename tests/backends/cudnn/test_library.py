@@ -62,7 +62,7 @@ else:
         [sys.executable, "-c", code],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=50,
         env={**inherited, "PYTHONPATH": os.pathsep.join(sys.path), **environ},
         check=False,
     )
