@@ -40,6 +40,7 @@ class Counting(EngineLoop):
 def played(main: Callable[[Counting], Coroutine[Any, Any, None]]) -> Counting:
     """Run a coroutine function on such a loop, and close it."""
     loop = Counting()
+    loop.set_debug(False)  # whatever the environment says: in debug mode it is asyncio's that posts
     try:
         loop.run_until_complete(asyncio.wait_for(main(loop), _LIMIT_S))
     finally:
