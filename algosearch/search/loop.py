@@ -88,9 +88,7 @@ class EngineLoop(asyncio.SelectorEventLoop):
         try:
             self._rung = True
             self._send(b"\0")  # if it is full, it wakes the loop all the same; or nobody is left there
-        except (
-            BaseException
-        ):  # a signal's, raised in here: others rely on the byte already, and would wait for ever
+        except BaseException:  # a signal's, raised in here: others rely on the byte already, and would wait for ever
             self._rung = False
             self._send(b"\0")
             raise
