@@ -6,7 +6,7 @@ Guarantees:
 - While the server is away no call costs anything: it is tried again by one task of the link's own, every second or so.
 - A call that was begun is finished, whether or not somebody still waits for it: on a connection that was thrown away in
   the middle, the server would carry a claim out after its release. For the same reason calls about the same claim are
-  made one after the other: the server may read its connections in any order.
+  made one after the other, and wait for each other: the server may read its connections in any order.
 - Whenever the server is back, or another one (another `run_id`, or without what was in it), the owner is told.
 
 `redis` is imported here, with the first server that is opened.
