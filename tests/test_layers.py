@@ -17,7 +17,7 @@ PACKAGE: Final = ROOT / "algosearch"
 
 # Each room, and the rooms that it may import: the picture in docs/architecture.md, bottom first.
 _NOUNS: Final = {
-    *("late", "saying", "errors", "settings", "forks", "pinned", "unyielding"),
+    *("late", "saying", "errors", "settings", "forks", "locked", "pinned", "unyielding"),
     *("ops", "records", "race", "_version"),
 }
 ARROWS: Final[dict[str, set[str]]] = {
@@ -26,6 +26,7 @@ ARROWS: Final[dict[str, set[str]]] = {
     "saying": set(),
     "errors": {"saying"},
     "forks": set(),
+    "locked": {"forks"},
     "pinned": set(),
     "unyielding": set(),
     "settings": {"errors"},
@@ -42,7 +43,19 @@ ARROWS: Final[dict[str, set[str]]] = {
     "__init__": {"search", *_NOUNS},
     "__main__": {"cli"},
 }
-NO_LOOP: Final = {"_version", "late", "saying", "errors", "forks", "settings", "ops", "records", "race", "backends"}
+NO_LOOP: Final = {
+    "_version",
+    "late",
+    "saying",
+    "errors",
+    "forks",
+    "locked",
+    "settings",
+    "ops",
+    "records",
+    "race",
+    "backends",
+}
 """Rooms below the seam: nothing in them awaits, or knows of a loop."""
 
 LONGEST_FILE: Final = 400

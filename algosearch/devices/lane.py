@@ -18,16 +18,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
-import os
 import sys
 import threading
 from typing import Final
 
 from algosearch.devices.runtime import runtime_directory
 from algosearch.forks import renew_in_children
-
-if sys.platform != "win32":
-    import fcntl
+from algosearch.locked import LockedFile
 
 logger = logging.getLogger("algosearch.devices")
 
@@ -39,8 +36,8 @@ class Lane:
         self._identity = identity
         self._name = f"{hashlib.sha256(identity.encode()).hexdigest()[:32]}.lane"
         self._lock = threading.Lock()
-        self._file: int | None = None
-        """The locked one, or the one whose lock is waited for."""
+        self._file = LockedFile()
+        """Open while it is locked, or its lock waited for."""
         self._warned = False
 
     def __repr__(self) -> str:
@@ -58,7 +55,7 @@ class Lane:
         try:
             self._lock_file()
         except OSError as error:
-            self._close_file()
+            self._file.close()
             if not self._warned:
                 self._warned = True
                 logger.warning("processes may disturb each other's timing on %s: %s", self._identity, error)
@@ -68,31 +65,21 @@ class Lane:
 
     def give_back(self) -> None:
         """Let the next one have it."""
-        self._close_file()
+        self._file.close()
         self._lock.release()
-
-    def forget(self) -> None:
-        """After a fork, in the child: its copy of the open file would keep the lock when the parent is gone."""
-        self._close_file()
 
     def _lock_file(self) -> None:
         if sys.platform == "win32":  # no such locks there
             return
         path = runtime_directory() / self._name
         while True:
-            # Known from the first moment, so that a fork at any moment forgets it.
-            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-            fcntl.flock(self._file, fcntl.LOCK_EX)
+            self._file.open(path)
+            self._file.lock()
             # While this one waited, somebody may have tidied up, and the name may now be another file's.
             with contextlib.suppress(FileNotFoundError):
-                if os.path.samestat(os.fstat(self._file), os.stat(path, follow_symlinks=False)):
+                if self._file.is_at(path):
                     return
-            self._close_file()
-
-    def _close_file(self) -> None:
-        file, self._file = self._file, None
-        if file is not None:
-            os.close(file)
+            self._file.close()
 
 
 class _Lanes:
@@ -109,8 +96,6 @@ class _Lanes:
     def renew_after_fork(self) -> None:
         """Whoever held one is the parent's."""
         self._guard = threading.Lock()
-        for lane in self._lanes.values():
-            lane.forget()
         self._lanes = {}
 
 

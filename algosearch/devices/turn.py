@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Protocol, TypeVar
+from time import perf_counter
+from typing import Final, Protocol, TypeVar
 
 from algosearch.backends import Device
 from algosearch.devices.host import OnListed
@@ -14,6 +15,9 @@ from algosearch.ops import Op
 from algosearch.records import Failure, Listing, Policy, SearchMode
 
 T = TypeVar("T")
+
+_SORTING: Final = 20
+"""A long line is sorted at most once in so many times what that takes, but for those that have gone."""
 
 
 class Awaited(Protocol):
@@ -126,37 +130,48 @@ class Line:
     """Who queues. Most awaited first, then by precedence; a stable sort, so that among equals the oldest stays first.
 
     Who is awaited changes in the callers' threads, unannounced. A short line is sorted for every turn; a long one each
-    time that a sixteenth of it has gone: to look at thousands for each turn would cost more than it gains.
+    time that a sixteenth of it has gone, and whenever sorting would take a twentieth of the time since it was sorted
+    last: to look at thousands for each turn would cost more than it gains, and to let hundreds go before who is awaited
+    now would be to forget it.
     """
 
     def __init__(self) -> None:
-        self._turns: list[Turn] = []
+        self._turns: dict[Turn, None] = {}
+        """In order. Made anew when it is sorted, so that little of what has gone is left before the first."""
         self._sorted_for = 0
-        """For so many more turns the order is taken as it is."""
+        """For so many more turns the order is taken as it is,"""
+        self._sorted_until = 0.0
+        """and until then, of `perf_counter`."""
 
     def __len__(self) -> int:
         return len(self._turns)
 
     def append(self, turn: Turn) -> None:
         """One more."""
-        self._turns.append(turn)
+        self._turns[turn] = None
 
     def first(self) -> Turn | None:
         """Who is next; None if there is nobody."""
-        if self._sorted_for <= 0:
-            self._turns.sort(key=lambda turn: (-turn.who.awaited, turn.who.precedence))
-            self._sorted_for = len(self._turns) // 16
-        return self._turns[0] if self._turns else None
+        if self._sorted_for <= 0 or perf_counter() >= self._sorted_until:
+            self._sort()
+        return next(iter(self._turns), None)
+
+    def _sort(self) -> None:
+        began = perf_counter()
+        self._turns = dict.fromkeys(sorted(self._turns, key=lambda turn: (-turn.who.awaited, turn.who.precedence)))
+        ended = perf_counter()
+        self._sorted_for = len(self._turns) // 16
+        self._sorted_until = ended + (ended - began) * _SORTING
 
     def remove(self, turn: Turn) -> None:
         """Its turn has come, or it waits no more. Harmless if it does not queue."""
         if turn in self._turns:
-            self._turns.remove(turn)
+            del self._turns[turn]
             self._sorted_for -= 1
 
     def emptied(self) -> list[Turn]:
         """All who queued, taken out."""
-        turns, self._turns = self._turns, []
+        turns, self._turns = list(self._turns), {}
         return turns
 
 

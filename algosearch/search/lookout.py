@@ -56,7 +56,10 @@ class Lookout:
         """By digest: all that are in the queue of a pool."""
         self._elsewhere: dict[str, Claim] = {}
         """Whose claims were seen on what is queued here."""
+        self._seen_at = float("-inf")
+        """When that was: what a look that is under way, or was given up, would have seen is not known."""
         self._looked_at = 0.0
+        """When the latest look ended, however it did; infinite while one is under way."""
         self._changed: set[str] = set()
         """Of which there were news while a look was under way: what it saw of them may be older."""
 
@@ -97,6 +100,7 @@ class Lookout:
         try:
             seen = await self._claims.of_others(tuple(self._flights))
             self._elsewhere = {digest: claim for digest, claim in seen.items() if digest not in self._changed}
+            self._seen_at = monotonic()
             for digest, claim in self._elsewhere.items():
                 if digest in self._flights:
                     self._claims.affinity.met(self._flights[digest].op, claim.owner)
@@ -106,8 +110,8 @@ class Lookout:
     def _called(self, flight: Flight, turn: Turn) -> bool:
         digest = flight.key.digest
         self._leave_queue(flight)
-        seen_for_s = monotonic() - self._looked_at
-        holder = self._elsewhere.pop(digest, None) if seen_for_s < SEEN_S else None
+        seen = self._elsewhere.pop(digest, None)
+        holder = seen if monotonic() < self._seen_at + SEEN_S else None
         if holder is not None and turn.worker is not None and not flight.stuck:
             flight.expects = True
             flight.move("elsewhere")

@@ -88,8 +88,9 @@ class EngineLoop(asyncio.SelectorEventLoop):
         try:
             self._rung = True
             self._send(b"\0")  # if it is full, it wakes the loop all the same; or nobody is left there
-        except BaseException:  # a signal's, raised in here: without the byte nobody would ring ever again
+        except BaseException:  # a signal's, raised in here: others rely on the byte already, and would wait for ever
             self._rung = False
+            self._send(b"\0")
             raise
 
     def _wake(self) -> None:

@@ -88,7 +88,11 @@ class StoreStatistics(msgspec.Struct, frozen=True, kw_only=True):
 
 @runtime_checkable
 class Store(Protocol):
-    """A home of records. `open` it on the loop that will use it; whoever opens it closes it."""
+    """A home of records. `open` it on the loop that will use it; whoever opens it closes it.
+
+    What one handle is asked about a claim is carried out in the order in which it was asked, although nobody may wait
+    for the answer any more: a claim that was given up half-way and is then given back is not held.
+    """
 
     @property
     def location(self) -> str:

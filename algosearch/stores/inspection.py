@@ -11,7 +11,6 @@ Everything here blocks, and raises `Hindrance` for what is wrong.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import sqlite3
 import stat
@@ -22,6 +21,7 @@ from pathlib import Path
 from sqlite3 import SQLITE_ERROR
 from typing import Final, Literal
 
+from algosearch.locked import LockedFile
 from algosearch.stores.disk import METADATA, SETTINGS
 from algosearch.stores.filesystem import file_system_of
 from algosearch.stores.sqlite import connect_to_read, hindrance_of
@@ -170,14 +170,15 @@ def alone(directory: Path, deadline: float) -> Iterator[None]:
     Raises:
         Hindrance: `locked`, or `read_only`, …
     """
+    file = LockedFile()
     try:
-        handle = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        file.open(directory / LOCK)
     except OSError as error:
         raise Hindrance.of_system(error) from error
     try:
         while True:
             try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                file.lock(wait=False)
                 break
             except BlockingIOError:
                 if time.monotonic() >= deadline:
@@ -185,7 +186,7 @@ def alone(directory: Path, deadline: float) -> Iterator[None]:
                 time.sleep(0.002)
         yield
     finally:
-        os.close(handle)
+        file.close()
 
 
 def examine(file: Path, deadline: float, *, immutable: bool = False, cut: bool = False) -> str | None:

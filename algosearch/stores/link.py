@@ -5,7 +5,8 @@ Guarantees:
   this process stood still is not counted.
 - While the server is away no call costs anything: it is tried again by one task of the link's own, every second or so.
 - A call that was begun is finished, whether or not somebody still waits for it: on a connection that was thrown away in
-  the middle, the server would carry a claim out after its release.
+  the middle, the server would carry a claim out after its release. For the same reason calls about the same claim are
+  made one after the other, and wait for each other: the server may read its connections in any order.
 - Whenever the server is back, or another one (another `run_id`, or without what was in it), the owner is told.
 
 `redis` is imported here, with the first server that is opened.
@@ -19,6 +20,7 @@ import random
 import secrets
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
+from functools import partial
 from hashlib import sha1
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -97,6 +99,8 @@ class Link:
         self._client = Redis.from_pool(pool_of(address, self._lookup, retries=1, connections=CONNECTIONS))
         self._news = Redis.from_pool(pool_of(address, self._lookup, retries=0, connections=1))
         self._under_way: set[asyncio.Task[Any]] = set()
+        self._latest: dict[str, asyncio.Task[Any]] = {}
+        """Of the calls under way that have to keep an order, the latest about each thing."""
         self._pulse: asyncio.Task[None] | None = None
         self._probing = asyncio.Lock()
         self._away = asyncio.Event()
@@ -137,22 +141,23 @@ class Link:
                 logger.debug("closing a connection to %s: %s", self._address.shown, error)
         self._lookup.close()
 
-    async def do(self, call: Callable[[Redis], Awaitable[T]]) -> T:
+    async def do(self, call: Callable[[Redis], Awaitable[T]], *, about: str = "") -> T:
         """One trip.
+
+        Args:
+            about: calls about the same thing are carried out in the order in which they are made; left out, in any.
 
         Raises:
             Hindrance: it could not be made, or the server would not do it.
         """
-        if not self.up or self._closed:
-            raise Hindrance("unreachable", "the server cannot be reached").again()
-        began = monotonic()
-        answer = await self._finished(self._guarded(self._client, call, self._address.timeout_s))
-        self.lag_s += (monotonic() - began - self.lag_s) / 8
-        return answer
+        self._require_up()
+        if about:
+            return await self._finished(self._behind(self._latest.get(about), call), about=about)
+        return await self._finished(self._timed(call))
 
-    async def script(self, text: str, keys: Sequence[object], *facts: str | bytes) -> Any:
+    async def script(self, text: str, keys: Sequence[object], *facts: str | bytes, about: str = "") -> Any:
         """Have a script carried out, in one trip, or in two if the server does not know it (it may forget all that it
-        was told at any time). Raises as `do`."""
+        was told at any time). Args and Raises as `do`."""
         from redis.exceptions import NoScriptError
 
         sha = sha1(text.encode(), usedforsecurity=False).hexdigest()
@@ -163,7 +168,7 @@ class Link:
             except NoScriptError:
                 return await client.eval(text, len(keys), *keys, *facts)
 
-        return await self.do(call)
+        return await self.do(call, about=about)
 
     async def wait_for_news(self, stream: str, after: str, wait_s: float) -> tuple[str, list[dict[bytes, bytes]]]:
         """What was announced after `after`, waited for if there is nothing yet; and after which to go on.
@@ -172,8 +177,7 @@ class Link:
             Hindrance: as `do`. The connection may have been cut: what was announced meanwhile is not lost, but whether
                 it is still the same server is found out before this returns.
         """
-        if not self.up or self._closed:
-            raise Hindrance("unreachable", "the server cannot be reached").again()
+        self._require_up()
         block_ms = max(1, round(wait_s * 1000))
 
         async def listen(client: Redis) -> Any:
@@ -246,14 +250,39 @@ class Link:
         self.up = False
         self._away.set()
 
+    def _require_up(self) -> None:
+        if not self.up or self._closed:
+            raise Hindrance("unreachable", "the server cannot be reached").again()
+
     # -- one call ----------------------------------------------------------------------------------------------------
 
-    async def _finished(self, work: Coroutine[Any, Any, T]) -> T:
+    async def _finished(self, work: Coroutine[Any, Any, T], *, about: str = "") -> T:
         """Have it done to the end, whoever stops waiting for it."""
         task = asyncio.create_task(work)
         self._under_way.add(task)
         task.add_done_callback(self._done)
+        if about:
+            self._latest[about] = task
+            task.add_done_callback(partial(self._forget, about))
         return await asyncio.shield(task)
+
+    def _forget(self, about: str, task: asyncio.Task[Any]) -> None:
+        if self._latest.get(about) is task:
+            del self._latest[about]
+
+    async def _behind(self, before: asyncio.Task[Any] | None, call: Callable[[Redis], Awaitable[T]]) -> T:
+        """Make it when the one before is over; if that has found the server gone, it costs no more time."""
+        if before is not None:
+            await asyncio.wait([before])
+            if not self.up:
+                raise Hindrance("unreachable", "the server cannot be reached").again()
+        return await self._timed(call)
+
+    async def _timed(self, call: Callable[[Redis], Awaitable[T]]) -> T:
+        began = monotonic()
+        answer = await self._guarded(self._client, call, self._address.timeout_s)
+        self.lag_s += (monotonic() - began - self.lag_s) / 8
+        return answer
 
     def _done(self, task: asyncio.Task[Any]) -> None:
         self._under_way.discard(task)

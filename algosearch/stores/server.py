@@ -226,7 +226,7 @@ class ServerStore:
         facts = (as_bytes(digest), as_bytes(owner), repr(expiry_s), as_bytes(trying), self._now())
         names = [self._names.claims, *([] if reading is None else [self._names.record(digest)])]
         with suppress(Hindrance):
-            reply = await self._script(scripts.CLAIM, names, *facts)
+            reply = await self._script(scripts.CLAIM, names, *facts, about=digest)
             raw, value = reply if isinstance(reply, list) and len(reply) == 2 else (None, None)
             lease = rules.decode_lease(raw)
             if lease is not None:
@@ -240,15 +240,16 @@ class ServerStore:
         """As `Store.renew`."""
         facts = (as_bytes(claim.digest), as_bytes(claim.owner), repr(expiry_s), as_bytes(claim.trying), self._now())
         try:
-            return bool(await self._script(scripts.RENEW, [self._names.claims], *facts))
+            return bool(await self._script(scripts.RENEW, [self._names.claims], *facts, about=claim.digest))
         except Hindrance:
             return True
 
     async def release(self, claim: Claim) -> bool:
         """As `Store.release`."""
         names = [self._names.claims, self._names.news]
+        facts = (as_bytes(claim.digest), as_bytes(claim.owner), self._writer)
         try:
-            await self._script(scripts.RELEASE, names, as_bytes(claim.digest), as_bytes(claim.owner), self._writer)
+            await self._script(scripts.RELEASE, names, *facts, about=claim.digest)
         except Hindrance:
             return False
         return True
@@ -351,10 +352,10 @@ class ServerStore:
             raise Hindrance("gone", _GONE)
         return await self._link.do(call)
 
-    async def _script(self, text: str, keys: Sequence[object], *facts: str | bytes) -> Any:
+    async def _script(self, text: str, keys: Sequence[object], *facts: str | bytes, about: str = "") -> Any:
         if self._link is None:
             raise Hindrance("gone", _GONE)
-        return await self._link.script(text, keys, *facts)
+        return await self._link.script(text, keys, *facts, about=about)
 
     async def _page(self, after: bytes) -> tuple[list[bytes], list[bytes | None]]:
         page = await self._indexed(after, PAGE)

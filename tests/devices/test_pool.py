@@ -9,8 +9,10 @@ import pytest
 
 from algosearch.backends import Device, Session
 from algosearch.backends.simulated import DeviceScript, Script, SimulatedBackend, SimulatedSession, TraceEvent
+from algosearch.devices import turn as turns
 from algosearch.devices.places import IN_HAND, IN_HAND_OF_A_CHILD
 from algosearch.devices.pool import MOST_LET_GO, Pool, Turn
+from algosearch.devices.turn import Line
 from algosearch.devices.worker import Found, WorkerRules
 from algosearch.errors import DeviceUnavailable
 from algosearch.records import Burst, Failure, Policy
@@ -246,3 +248,51 @@ async def test_what_is_dear_has_a_turn_however_many_others_come(awaited: int) ->
     turns = [turn for turn, name in enumerate(order) if name != "other"]
     assert [order[turn] for turn in turns] == ["dear 0", "dear 1"]
     assert all(later - turn >= MOST_LET_GO for turn, later in itertools.pairwise([0, *turns]))
+
+
+class Nobodys:
+    """Places that nobody is given."""
+
+    async def take(self, turn: Turn) -> None:
+        raise AssertionError
+
+    def give_back(self, turn: Turn) -> None:
+        raise AssertionError
+
+
+def _line(monkeypatch: pytest.MonkeyPatch, length: int) -> tuple[Line, list[Who]]:
+    """One that was just sorted, by a clock that goes on by a second whenever somebody looks."""
+    seconds = itertools.count()
+    monkeypatch.setattr(turns, "perf_counter", lambda: float(next(seconds)))
+    line, everybody = Line(), [Who(str(n)) for n in range(length)]
+    for who in everybody:
+        line.append(Turn(Nobodys(), who))
+    assert line.first() is not None
+    return line, everybody
+
+
+def test_who_is_awaited_comes_soon_although_thousands_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not when so many have gone that the line is sorted anyway."""
+    line, everybody = _line(monkeypatch, 4000)
+    everybody[-1].awaited = 1
+    before = 0
+    while (turn := line.first()) is not None and turn.who is not everybody[-1]:
+        line.remove(turn)
+        before += 1
+    assert before <= 21
+
+
+def test_a_line_keeps_its_order_whoever_leaves_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    line, everybody = _line(monkeypatch, 500)
+    left = line.emptied()
+    assert [turn.who for turn in left] == everybody
+    assert line.first() is None
+    for turn in left:
+        line.append(turn)
+    for turn in left[::3]:
+        line.remove(turn)
+        line.remove(turn)  # harmless
+    for expected in [turn for n, turn in enumerate(left) if n % 3]:
+        assert line.first() is expected
+        line.remove(expected)
+    assert not len(line)

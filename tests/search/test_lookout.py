@@ -17,6 +17,7 @@ from algosearch.devices.pool import Pool, Turn
 from algosearch.records import Key, Record
 from algosearch.search import Searcher
 from algosearch.search import feed as feeds
+from algosearch.search.lookout import SEEN_S
 from algosearch.stores import Claim, MemoryStore, Miss
 from tests.devices.test_pool import Who
 from tests.search.gated import GatedBackend
@@ -181,7 +182,7 @@ async def test_a_record_that_is_read_while_its_key_comes_to_be_waited_for_is_hea
         late = next(n for n in range(OPS) if home.keys[n].digest in lookout._flights)
         await home.hold([late])
         lookout._elsewhere = {home.keys[late].digest: Claim(digest=home.keys[late].digest, owner="ghost")}
-        lookout._looked_at = monotonic()
+        lookout._seen_at = monotonic()
         await home.ghosts.commit(home.record(late), after=0)
         feed._look_at = monotonic() + 3600.0  # so that it is not found by looking at everything
         news.append(home.keys[late].digest)
@@ -231,6 +232,25 @@ async def test_what_is_let_go_of_while_claims_are_looked_at_is_not_waited_for(
         with anyio.fail_after(10.0):
             await asyncio.gather(*(searcher.select(op) for op in some_ops(OPS)))
         assert searcher.statistics().engine.searched == OPS
+
+
+@pytest.mark.parametrize("latest_look", ["under way", "given up"])
+async def test_what_was_seen_long_ago_is_not_believed(home: Home, latest_look: str) -> None:
+    """Whatever has become of the look that would have told."""
+    home.backend.gates["load"].close()
+    async with rival(home.store, home.backend) as searcher:
+        tower = searcher._engine._tower
+        assert tower is not None
+        lookout = tower._lookout
+        requests = asyncio.gather(*(searcher.select(op) for op in some_ops(OPS)))
+        await until(lambda: states(searcher).count("queued") == OPS - IN_HAND)
+        lookout._elsewhere = {key.digest: Claim(digest=key.digest, owner="ghost") for key in home.keys}
+        lookout._seen_at = monotonic() - SEEN_S
+        lookout._looked_at = float("inf") if latest_look == "under way" else monotonic()
+        home.backend.gates["load"].open()
+        await requests
+        engine = searcher.statistics().engine
+        assert (engine.searched, engine.claims_waited) == (OPS, 0)
 
 
 async def test_as_soon_as_nothing_queues_others_are_listened_to(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,6 +93,18 @@ class ClaimContract(ABC):
             await ours.release(claim)
             assert (await ours.claim(digest, "a", expiry_s=EXPIRY_S)).owner == "b"
 
+    async def test_a_claim_that_was_given_up_half_way_and_is_given_back_is_not_held(self, home: Home) -> None:
+        async with home.opened() as store, home.opened() as theirs:
+            for turns in range(20):
+                digest = some_key(turns).digest
+                claiming = asyncio.create_task(store.claim(digest, "a", expiry_s=EXPIRY_S))
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                claiming.cancel()
+                await asyncio.gather(claiming, return_exceptions=True)
+                assert await store.release(Claim(digest=digest, owner="a"))
+                assert (await theirs.claim(digest, "b", expiry_s=EXPIRY_S)).owner == "b"
+
     async def test_a_lapse_after_a_commit_is_not_counted(self, home: Home) -> None:
         digest = some_key().digest
         async with home.opened() as store:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from algosearch.stores import ServerStore
+from algosearch.stores import Claim, ServerStore
 from algosearch.stores.connecting import Lookup, unnamed
 from algosearch.stores.layout import Names
 from algosearch.stores.link import STOOD_STILL_S
@@ -158,6 +158,53 @@ async def test_a_call_that_was_late_because_this_process_stood_still_is_made_aga
         assert [claim and claim.owner for claim in await store.holders(["digest"])] == ["me"]
         assert not caplog.records
     finally:
+        await store.aclose()
+
+
+async def test_what_is_given_back_while_its_claim_is_on_its_way_is_not_held(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They go over two connections, and the server may read the second one first."""
+    store = ServerStore(server.unix, pulse_s=60)
+    await store.open()
+    try:
+        assert store._link is not None
+        attempt, sent, may_arrive = store._link._attempt, asyncio.Event(), asyncio.Event()
+
+        async def late(*what: Any) -> Any:
+            if not sent.is_set():
+                sent.set()
+                await may_arrive.wait()
+            return await attempt(*what)
+
+        monkeypatch.setattr(store._link, "_attempt", late)
+        claiming = asyncio.create_task(store.claim("digest", "me", expiry_s=10))
+        await sent.wait()
+        claiming.cancel()
+        await asyncio.gather(claiming, return_exceptions=True)
+        giving_back = asyncio.create_task(store.release(Claim(digest="digest", owner="me")))
+        assert (await store.claim("another", "me", expiry_s=10)).owner == "me", "nobody else waits for it"
+        may_arrive.set()
+        assert await giving_back
+        assert await store.holders(["digest", "another"]) == [None, Claim(digest="another", owner="me")]
+        assert not store._link._latest
+    finally:
+        await store.aclose()
+
+
+async def test_what_waits_for_a_call_that_finds_the_server_gone_costs_no_time_of_its_own(server: Server) -> None:
+    store = ServerStore(f"{server.unix}?timeout_s=0.3", pulse_s=60, retry_s=60)
+    await store.open()
+    try:
+        server.freeze()
+        claiming = asyncio.create_task(store.claim("digest", "me", expiry_s=10))
+        await asyncio.sleep(0)
+        calls = store.calls
+        assert not await store.release(Claim(digest="digest", owner="me"))
+        assert (await claiming).owner == "me", "nobody can say who has it"
+        assert store.calls == calls + 1, "the claim's"
+    finally:
+        server.thaw()
         await store.aclose()
 
 
