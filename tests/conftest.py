@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from blockbuster import BlockBuster, blockbuster_ctx
@@ -13,6 +14,16 @@ from hypothesis import HealthCheck, settings
 settings.register_profile("desk", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("ci", parent=settings.get_profile("desk"), derandomize=True, database=None, print_blob=True)
 settings.load_profile("ci" if os.environ.get("CI") else "desk")
+
+
+@pytest.fixture(scope="session")
+def own_lanes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A runtime directory of these tests' own. Else whoever else runs them on this machine, and holds what passes for
+    the same device behind a closed gate, would hold them up. Real devices are the machine's: no test of those uses it.
+    """
+    directory = tmp_path_factory.mktemp("runtime")
+    directory.chmod(0o700)
+    return directory
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Coroutine
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -18,6 +19,7 @@ from algosearch.ops import canonical
 from algosearch.records import Key
 from algosearch.search import Request, Searcher, current_searcher
 from algosearch.search.claims import Claims
+from algosearch.search.feed import Waited
 from algosearch.search.inquiry import Inquiry, Question
 from algosearch.search.tiers import Tiers
 from algosearch.search.tower import Tower
@@ -78,6 +80,7 @@ async def test_select_with_a_deadline() -> None:
 
         def scenario() -> Coroutine[None, None, None]:
             async def late() -> None:
+                not_before_it_waits(backend)
                 assert (await searcher.select(some_op(next(n)), deadline_s=0.0)).provisional
 
             return late()
@@ -94,12 +97,14 @@ async def test_select_with_a_deadline() -> None:
 
 
 async def test_select_many() -> None:
-    async with open_searcher(store="memory:", backends=[SimulatedBackend()]) as searcher:
+    backend = GatedBackend(SimulatedBackend())
+    async with open_searcher(store="memory:", backends=[backend]) as searcher:
         n = iter(range(100))
 
         def scenario() -> Coroutine[None, None, None]:
             async def many() -> None:
                 start = 10 * next(n)
+                not_before_it_waits(backend)
                 await searcher.select_many([some_op(start + i) for i in range(10)])
 
             return many()
@@ -172,6 +177,18 @@ async def test_opening() -> None:
     assert await cancel_at_every_suspension(scenario, check) >= 3
 
 
+class Lapsing(Claims):
+    """Whatever is waited for lapses as soon as it is, and not before, however long that takes."""
+
+    async def wait(self, *what: Any, **how: Any) -> Waited:
+        self.clock.lapse()
+        return await super().wait(*what, **how)
+
+    def __init__(self, clock: Clock, *what: Any, **how: Any) -> None:
+        super().__init__(*what, **how)
+        self.clock = clock
+
+
 @pytest.mark.parametrize("elsewhere", [False, True])
 @pytest.mark.parametrize("kind", ["memory", "directory"])
 async def test_a_flight(elsewhere: bool, kind: str, tmp_path: Path) -> None:
@@ -189,7 +206,7 @@ async def test_a_flight(elsewhere: bool, kind: str, tmp_path: Path) -> None:
     async with anyio.create_task_group() as tasks:
         backend = scripted(*some_ops(60))
         pool = Pool(backend, backend.devices(), tasks)
-        claims = Claims(tiers, tasks, expiry_s=EXPIRY_S)
+        claims = Lapsing(clock, tiers, tasks, expiry_s=EXPIRY_S)
         tower = Tower(tiers, tasks, claims)
         environment = await pool.environment()
         n = iter(range(60))
@@ -206,7 +223,6 @@ async def test_a_flight(elsewhere: bool, kind: str, tmp_path: Path) -> None:
             async def fly() -> None:
                 if elsewhere:
                     await ghosts.claim(flight.key.digest, "ghost", expiry_s=EXPIRY_S)
-                    asyncio.get_running_loop().call_later(0.01, clock.lapse)
                 await tower._fly(flight)
 
             return fly()

@@ -1,0 +1,23 @@
+"""Fixtures of this room."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from algosearch.search import desk, hold
+
+
+@pytest.fixture(autouse=True)
+def lanes(own_lanes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No device is shared with another run of these tests."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(own_lanes))
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is on its way comes, however busy the machine is with other tests; and whoever waits for it, waits. What is
+    done without it, a test shows by making it never come."""
+    monkeypatch.setattr(desk, "GRACE_S", 20.0)
+    monkeypatch.setattr(hold, "WRITE_S", 20.0)
