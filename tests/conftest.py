@@ -1,4 +1,4 @@
-"""What every test may use: the profiles of hypothesis, and `no_blocking`."""
+"""What every test may use: the profiles of hypothesis, and `no_blocking`; and what all of them do: `lanes`."""
 
 from __future__ import annotations
 
@@ -18,12 +18,17 @@ settings.load_profile("ci" if os.environ.get("CI") else "desk")
 
 @pytest.fixture(scope="session")
 def own_lanes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A runtime directory of these tests' own. Else whoever else runs them on this machine, and holds what passes for
-    the same device behind a closed gate, would hold them up. Real devices are the machine's: no test of those uses it.
-    """
+    """A runtime directory of this run's own."""
     directory = tmp_path_factory.mktemp("runtime")
     directory.chmod(0o700)
     return directory
+
+
+@pytest.fixture(autouse=True)
+def lanes(own_lanes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What passes for a device here is no device of another run on this machine: who holds it there, behind a closed
+    gate, would hold this one up."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(own_lanes))
 
 
 @pytest.fixture

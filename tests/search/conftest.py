@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from algosearch.search import desk, hold
-
-
-@pytest.fixture(autouse=True)
-def lanes(own_lanes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No device is shared with another run of these tests."""
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(own_lanes))
 
 
 @pytest.fixture(autouse=True)
