@@ -39,6 +39,12 @@ from tests.devices.helpers import (
 
 SLOW = Generated(candidates=2, noise=0.0, time_us=20_000.0)
 """With a pace of `real`, every step takes a while."""
+LONG = Script(
+    problems=(ProblemScript(op=OP, candidates=tuple(candidate(name, 150_000.0, noise=0.3) for name in "abcd")),),
+    generated=SLOW,
+)
+"""A search of `OP` takes some seconds, and most of them are left when it begins to time: so it is still under way when
+it comes to be stopped on a busy machine."""
 
 
 class WorkerContract(ABC):
@@ -274,7 +280,7 @@ class WorkerContract(ABC):
 
     async def test_a_cancelled_search_stops_and_gives_its_plans_back(self, tmp_path: Path) -> None:
         trace = tmp_path / "trace"
-        async with opened(traced(Script(generated=SLOW), trace, pace="real"), self.isolation) as worker:
+        async with opened(traced(LONG, trace, pace="real"), self.isolation) as worker:
             task = asyncio.create_task(search(worker))
             await until(under_way(trace, "time"))
             task.cancel()
@@ -288,7 +294,7 @@ class WorkerContract(ABC):
 
     async def test_closing_stops_a_search_between_two_steps(self, tmp_path: Path) -> None:
         trace = tmp_path / "trace"
-        backend = traced(Script(generated=SLOW), trace, pace="real")
+        backend = traced(LONG, trace, pace="real")
         worker = Worker(backend, backend.devices()[0], isolation=self.isolation)
         await worker.open()
         task = asyncio.create_task(search(worker))
@@ -322,7 +328,7 @@ class WorkerContract(ABC):
 
     async def test_it_can_be_closed_while_it_rests(self, tmp_path: Path) -> None:
         trace = tmp_path / "trace"
-        backend, quiet = traced(Script(generated=SLOW), trace, pace="real"), Quiet()
+        backend, quiet = traced(LONG, trace, pace="real"), Quiet()
         worker = Worker(backend, backend.devices()[0], isolation=self.isolation, quiet=quiet)
         await worker.open()
         task = asyncio.create_task(search(worker))
