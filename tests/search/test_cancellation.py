@@ -26,7 +26,7 @@ from algosearch.search.tower import Tower
 from algosearch.stores import DirectoryStore, MemoryStore, Store
 from tests.cancelling import cancel_at_every_suspension
 from tests.search.gated import GatedBackend
-from tests.search.helpers import FAST, scripted, some_op, some_ops
+from tests.search.helpers import FAST, not_before_it_waits, scripted, some_op, some_ops
 from tests.search.rivals import EXPIRY_S, Clock
 
 
@@ -40,13 +40,6 @@ async def settle(searcher: Searcher) -> None:
         await asyncio.sleep(0.001)
 
 
-def not_before_it_waits(backend: GatedBackend) -> None:
-    """Let nothing be listed until the running task has suspended: else the engine may be faster than it."""
-    gate = backend.gates["enumerate"]
-    gate.close()
-    asyncio.get_running_loop().call_soon(gate.open)
-
-
 async def check_invariants(searcher: Searcher) -> None:
     await settle(searcher)
     assert searcher.statistics().open == 0
@@ -56,13 +49,12 @@ async def check_invariants(searcher: Searcher) -> None:
 
 
 async def test_select() -> None:
-    backend = GatedBackend(scripted(*some_ops(50)))
-    async with open_searcher(store="memory:", backends=[backend]) as searcher:
+    async with open_searcher(store="memory:", backends=[scripted(*some_ops(50))]) as searcher:
         n = iter(range(1, 50))
 
         def scenario() -> Coroutine[None, None, None]:
             async def select_something_new() -> None:
-                not_before_it_waits(backend)
+                not_before_it_waits(searcher)
                 await searcher.select(some_op(next(n)))
 
             return select_something_new()
@@ -80,7 +72,7 @@ async def test_select_with_a_deadline() -> None:
 
         def scenario() -> Coroutine[None, None, None]:
             async def late() -> None:
-                not_before_it_waits(backend)
+                not_before_it_waits(searcher)
                 assert (await searcher.select(some_op(next(n)), deadline_s=0.0)).provisional
 
             return late()
@@ -97,14 +89,13 @@ async def test_select_with_a_deadline() -> None:
 
 
 async def test_select_many() -> None:
-    backend = GatedBackend(SimulatedBackend())
-    async with open_searcher(store="memory:", backends=[backend]) as searcher:
+    async with open_searcher(store="memory:", backends=[SimulatedBackend()]) as searcher:
         n = iter(range(100))
 
         def scenario() -> Coroutine[None, None, None]:
             async def many() -> None:
                 start = 10 * next(n)
-                not_before_it_waits(backend)
+                not_before_it_waits(searcher)
                 await searcher.select_many([some_op(start + i) for i in range(10)])
 
             return many()
@@ -119,14 +110,13 @@ async def test_select_many() -> None:
 @pytest.mark.parametrize("what", ["choice", "workspace", "choice under another policy"])
 async def test_a_request_survives_the_cancellation_of_who_awaits_it(what: str) -> None:
     trace: list[TraceEvent] = []
-    backend = GatedBackend(scripted(*some_ops(50), trace=trace))
-    async with open_searcher(store="memory:", backends=[backend]) as searcher:
+    async with open_searcher(store="memory:", backends=[scripted(*some_ops(50), trace=trace)]) as searcher:
         n = iter(range(1, 50))
         made: list[Request] = []
 
         def scenario() -> Coroutine[None, None, None]:
             async def wait() -> None:
-                not_before_it_waits(backend)
+                not_before_it_waits(searcher)
                 made.append(searcher.request(some_op(next(n))))
                 if what == "workspace":
                     await made[-1].workspace()
@@ -165,6 +155,7 @@ async def test_opening() -> None:
     async def scenario() -> None:
         async with open_searcher(store="memory:", backends=[scripted(some_op())]) as searcher:
             assert await current_searcher() is searcher
+            not_before_it_waits(searcher)
             await searcher.select(some_op())
 
     async def check(cancelled: bool) -> None:

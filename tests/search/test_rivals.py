@@ -15,7 +15,7 @@ from algosearch.backends.simulated import DeviceScript, Script, SimulatedBackend
 from algosearch.errors import NotCached, SearchFailed
 from algosearch.records import Record, Trials
 from algosearch.stores import MemoryStore
-from tests.search.helpers import FAST, SLOW, some_op, some_ops
+from tests.search.helpers import FAST, SLOW, some_op, some_ops, until
 from tests.search.rivals import EXPIRY_S, Home, reach, reached, rival
 
 
@@ -32,8 +32,8 @@ async def test_one_searches_and_the_other_waits(home: Home) -> None:
         first = asyncio.create_task(one.select(some_op()))
         await reached(backend.gates["launch"])
         request = two.request(some_op())
-        waiting = await reach(two, "elsewhere")
-        assert waiting.trying == f"waiting for {socket.gethostname()}:{os.getpid()}"
+        await reach(two, "elsewhere")
+        await until(lambda: two.flights()[0].trying == f"waiting for {socket.gethostname()}:{os.getpid()}")
         backend.gates["launch"].open()
         assert await request.choice() == await first
         assert request.source == "store"
