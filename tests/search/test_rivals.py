@@ -15,7 +15,7 @@ from algosearch.backends.simulated import DeviceScript, Script, SimulatedBackend
 from algosearch.errors import NotCached, SearchFailed
 from algosearch.records import Record, Trials
 from algosearch.stores import MemoryStore
-from tests.search.helpers import FAST, SLOW, some_op, some_ops, until
+from tests.search.helpers import FAST, SLOW, some_op, some_ops, states, until
 from tests.search.rivals import EXPIRY_S, Home, reach, reached, rival
 
 
@@ -70,11 +70,10 @@ async def test_who_is_refused_gives_its_turn_up(home: Home) -> None:
     async with rival(home.handle(), backend) as searcher:
         requests = [searcher.request(op) for op in ops]
         assert (await requests[7].choice()).algorithm == FAST
-        assert [flight.state for flight in searcher.flights()] == ["elsewhere"] * 7
+        await until(lambda: states(searcher) == {"elsewhere": 7})
         for request in requests:
             request.withdraw()
-        while searcher.flights():
-            await asyncio.sleep(0.001)
+        await until(lambda: not searcher.flights())
         assert searcher.statistics().engine.dropped == 7
     assert await home.holder(home.key(ops[0], backend)) is not None, "the ghost's claim is the ghost's"
 
