@@ -83,7 +83,8 @@ class WorkerContract(ABC):
             compiled = ["compile"] if op == ops[1] else []
             sides = [turn.side for turn in mine[: 3 + len(compiled)]]
             assert sides == ["prepare", "prepare", *compiled, "lane"]  # listed, built, run
-            assert max(turn.ended_s - turn.began_s for turn in mine if turn.side == "lane") >= 0.02
+        # Of all together: a run that took too long, as on a busy machine, shortens the next ones.
+        assert sum(turn.ended_s - turn.began_s for turn in turns if turn.side == "lane") >= len(ops) * 0.02
         for side in ("prepare", "compile", "lane"):
             of_side = [turn for turn in turns if turn.side == side]
             assert all(began <= turn.began_s <= turn.ended_s <= ended for turn in of_side)

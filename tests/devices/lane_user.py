@@ -14,10 +14,16 @@ import sys
 import time
 
 from algosearch.backends.simulated import Generated, Script, SimulatedBackend
+from algosearch.backends.simulated.device import Pacer
 from algosearch.devices.lane import lane_of
 from tests.devices.helpers import opened, search, some_op
 
 _LONG_S = 60.0
+
+
+def sleep_in_full(pacer: Pacer, us: float) -> None:
+    """Else one that took too long shortens the next ones, and those would seem to have begun before they did."""
+    time.sleep(us * 1e-6)
 
 
 def say(word: object) -> None:
@@ -26,6 +32,7 @@ def say(word: object) -> None:
 
 
 async def search_keys(trace: str) -> None:
+    Pacer.pass_us = sleep_in_full  # type: ignore[method-assign,assignment]
     script = Script(generated=Generated(candidates=3, noise=0.0, time_us=500.0), machine="tests/lane")
     async with opened(SimulatedBackend(script, trace=trace, pace="real"), "thread") as worker:
         say("ready")

@@ -108,7 +108,7 @@ def test_timed_runs_of_two_processes_never_overlap(tmp_path: Path) -> None:
     # Nor do the times that the runs took, of which the trace has the ends.
     runs = sorted((event.t - event.us * 1e-6, event.t, event.pid) for event in timed if event.us)
     for (_, end, pid), (start, _, other_pid) in pairwise(runs):
-        assert pid == other_pid or end <= start + 2e-3, "but for the millisecond in which short sleeps are saved up"
+        assert pid == other_pid or end <= start
 
 
 def _timed(events: Sequence[TraceEvent]) -> list[TraceEvent]:
