@@ -348,7 +348,7 @@ class TestTrouble:
 
     async def test_what_is_held_again_is_owed_no_more(self, home: Home) -> None:
         store = Refusing(home, refusals=1)
-        async with home.claims(store, expiry_s=0.08) as claims:
+        async with home.claims(store, expiry_s=0.8) as claims:
             with claims.on(some_key()) as hold:
                 assert await hold.take()
             await until(lambda: bool(claims._owed))
