@@ -239,6 +239,7 @@ async def test_it_can_be_closed_while_it_rests_in_the_midst_of_compiling() -> No
     await reached(backend.gates["compile"])
     quiet.begin()
     resting = asyncio.create_task(worker.rest())
+    await anyio.wait_all_tasks_blocked()  # from now on nothing begins
     backend.gates["compile"].open()
     with anyio.fail_after(LIMIT_S):
         await resting

@@ -121,7 +121,7 @@ async def test_who_is_checked_is_not_blamed_for_whom_it_is_held_against(monkeypa
 
 
 async def test_a_child_holds_more_keys_the_shorter_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(places, "COVERED_S", 5.0)  # then a short one may take 0.4 s on a busy machine
+    monkeypatch.setattr(places, "COVERED_S", 3.0)  # then a short one may take 0.25 s, on a busy machine
     for build_us, in_hand in ((1.0, MOST_IN_HAND), (1e6, IN_HAND_OF_A_CHILD)):
         script = script_of(candidate("a", 10.0, build_us=build_us))
         async with opened(SimulatedBackend(script, pace="real"), "process") as worker:
