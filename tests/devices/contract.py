@@ -39,6 +39,12 @@ from tests.devices.helpers import (
 
 SLOW = Generated(candidates=2, noise=0.0, time_us=20_000.0)
 """With a pace of `real`, every step takes a while."""
+LONG = Script(
+    problems=(ProblemScript(op=OP, candidates=tuple(candidate(name, 150_000.0, noise=0.3) for name in "abcd")),),
+    generated=SLOW,
+)
+"""A search of `OP` takes some seconds, and most of them are left when it begins to time: so it is still under way when
+it comes to be stopped on a busy machine."""
 
 
 class WorkerContract(ABC):
@@ -77,7 +83,8 @@ class WorkerContract(ABC):
             compiled = ["compile"] if op == ops[1] else []
             sides = [turn.side for turn in mine[: 3 + len(compiled)]]
             assert sides == ["prepare", "prepare", *compiled, "lane"]  # listed, built, run
-            assert max(turn.ended_s - turn.began_s for turn in mine if turn.side == "lane") >= 0.02
+        # Of all together: a run that took too long, as on a busy machine, shortens the next ones.
+        assert sum(turn.ended_s - turn.began_s for turn in turns if turn.side == "lane") >= len(ops) * 0.02
         for side in ("prepare", "compile", "lane"):
             of_side = [turn for turn in turns if turn.side == side]
             assert all(began <= turn.began_s <= turn.ended_s <= ended for turn in of_side)
@@ -274,7 +281,7 @@ class WorkerContract(ABC):
 
     async def test_a_cancelled_search_stops_and_gives_its_plans_back(self, tmp_path: Path) -> None:
         trace = tmp_path / "trace"
-        async with opened(traced(Script(generated=SLOW), trace, pace="real"), self.isolation) as worker:
+        async with opened(traced(LONG, trace, pace="real"), self.isolation) as worker:
             task = asyncio.create_task(search(worker))
             await until(under_way(trace, "time"))
             task.cancel()
@@ -288,7 +295,7 @@ class WorkerContract(ABC):
 
     async def test_closing_stops_a_search_between_two_steps(self, tmp_path: Path) -> None:
         trace = tmp_path / "trace"
-        backend = traced(Script(generated=SLOW), trace, pace="real")
+        backend = traced(LONG, trace, pace="real")
         worker = Worker(backend, backend.devices()[0], isolation=self.isolation)
         await worker.open()
         task = asyncio.create_task(search(worker))
@@ -322,7 +329,7 @@ class WorkerContract(ABC):
 
     async def test_it_can_be_closed_while_it_rests(self, tmp_path: Path) -> None:
         trace = tmp_path / "trace"
-        backend, quiet = traced(Script(generated=SLOW), trace, pace="real"), Quiet()
+        backend, quiet = traced(LONG, trace, pace="real"), Quiet()
         worker = Worker(backend, backend.devices()[0], isolation=self.isolation, quiet=quiet)
         await worker.open()
         task = asyncio.create_task(search(worker))

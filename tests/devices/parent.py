@@ -24,7 +24,7 @@ from algosearch.ops import ConvOp, canonical
 from algosearch.records import Policy
 
 _LONG_S = 60.0
-OPEN_S = 4.0
+OPEN_S = 8.0
 SAID = threading.Event()
 """The child's number; its first candidate is being launched."""
 

@@ -12,6 +12,7 @@ import anyio
 import pytest
 
 from algosearch.devices.admission import Admission
+from tests.devices.helpers import LIMIT_S
 
 Enter = Callable[[], AbstractAsyncContextManager[Any]]
 
@@ -39,7 +40,7 @@ async def test_a_waiter_cancelled_in_the_turn_of_the_release_holds_nobody_up(mak
         async with enter():
             got.append(name)
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(LIMIT_S):
         async with enter():
             first = asyncio.create_task(wait("first"))
             await asyncio.sleep(0)
@@ -71,7 +72,7 @@ async def test_cancelled_at_random_nobody_waits_for_nobody(make: Callable[[], En
 
     tasks: list[asyncio.Task[None]] = []
     doomed: set[asyncio.Task[None]] = set()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(LIMIT_S):
         for _ in range(300):
             tasks.append(asyncio.create_task(work(dice.randrange(3))))
             for _ in range(dice.randrange(3)):

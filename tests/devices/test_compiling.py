@@ -6,7 +6,6 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 import anyio
@@ -22,8 +21,8 @@ from algosearch.backends.simulated import (
     TraceEvent,
     read_trace,
 )
+from algosearch.devices import places
 from algosearch.devices.blame import Blame, whose_fault
-from algosearch.devices.host import END_S
 from algosearch.devices.job import Deed, Limits, MustCompile, SearchStopped, Side, Step
 from algosearch.devices.places import DEAR_IN_HAND, IN_HAND, IN_HAND_OF_A_CHILD, MOST_IN_HAND
 from algosearch.devices.pool import Pool, Turn
@@ -66,14 +65,14 @@ def compilers() -> list[str]:
 
 async def test_the_thread_is_made_when_it_is_needed_and_ends_with_the_device() -> None:
     trace: list[TraceEvent] = []
-    before = compilers()
+    await until(lambda: not compilers())  # of other tests
     async with opened(SimulatedBackend(script(), trace=trace), "thread") as worker:
         await search(worker, CHEAP)
-        assert compilers() == before
+        assert not compilers()
         assert kinds(await search(worker, DEAR)) == {"cheap": None, "dear": None}
         await search(worker, OTHER_DEAR)
-        assert len(compilers()) == len(before) + 1
-    await until(lambda: compilers() == before)
+        assert len(compilers()) == 1
+    await until(lambda: not compilers())
     built = {event.algorithm.rpartition(":")[2]: event.thread.split("-")[1] for event in trace if event.call == "build"}
     assert built == {"cheap": "prepare", "better": "prepare", "dear": "compile", "other": "compile"}
 
@@ -152,7 +151,8 @@ async def test_a_broken_contract_there_raises_and_costs_nobody_else() -> None:
         assert kinds(await search(worker, DEAR)) == {"cheap": None, "dear": None}
 
 
-async def test_what_was_compiled_says_nothing_of_how_long_other_keys_take() -> None:
+async def test_what_was_compiled_says_nothing_of_how_long_other_keys_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(places, "COVERED_S", 5.0)  # then a short one may take 0.4 s on a busy machine
     slow = script(candidate("cheap", 50.0), dear("dear", 20.0, build_us=300_000.0))
     async with opened(SimulatedBackend(slow, pace="real"), "process") as worker:
         found = await search(worker, DEAR)
@@ -181,6 +181,7 @@ async def test_who_waits_to_be_compiled_can_be_cancelled(tmp_path: Path) -> None
     assert calls["build"] == calls["destroy"] == 3, "what nobody wants is not compiled"
 
 
+@pytest.mark.usefixtures("impatient")
 async def test_closing_does_not_wait_for_a_compile_and_leaves_nothing_behind() -> None:
     inner = SimulatedBackend(script())
     before = inner.statistics()
@@ -238,6 +239,7 @@ async def test_it_can_be_closed_while_it_rests_in_the_midst_of_compiling() -> No
     await reached(backend.gates["compile"])
     quiet.begin()
     resting = asyncio.create_task(worker.rest())
+    await anyio.wait_all_tasks_blocked()  # from now on nothing begins
     backend.gates["compile"].open()
     with anyio.fail_after(LIMIT_S):
         await resting
@@ -250,7 +252,8 @@ async def test_it_can_be_closed_while_it_rests_in_the_midst_of_compiling() -> No
 
 # -- in a child process, what does not come back ---------------------------------------------------------------------
 
-SHORT = WorkerRules(limits=Limits(build_s=1.0), wait_s=0.001)
+# What hangs hangs for a minute; what does not takes a moment, but on a machine that is busy with other tests.
+SHORT = WorkerRules(limits=Limits(build_s=3.0), wait_s=0.001)
 
 
 @pytest.fixture
@@ -274,7 +277,7 @@ async def test_what_does_not_come_back_costs_itself_and_others_go_on(does: Any, 
     failure = by_name(found)["bad"].failure
     assert failure is not None
     circumstances = dict(failure.circumstances)
-    assert circumstances["limit_s"] == "1" if does == "hangs" else circumstances["during"] == "build"
+    assert circumstances["limit_s"] == "3" if does == "hangs" else circumstances["during"] == "build"
     assert [kinds(each) for each in beside] == [{"cheap": None, "better": None}, {"cheap": None, "other": None}]
 
 
@@ -294,17 +297,15 @@ async def test_of_one_that_is_compiled_and_one_that_runs_the_guilty_one_is_found
         assert kinds(await compiled) == {"cheap": None, "slow": None}
 
 
-@pytest.mark.usefixtures("nobody_is_left")
+@pytest.mark.usefixtures("nobody_is_left", "impatient")
 async def test_a_child_that_compiles_is_closed_in_time(tmp_path: Path) -> None:
     backend = traced(script(candidate("cheap", 50.0), dear("bad", 20.0, HANGS)), tmp_path / "trace")
     worker = Worker(backend, backend.devices()[0], isolation="process")
     await worker.open()
     tasks = [asyncio.create_task(search(worker, op)) for op in (DEAR, OTHER_DEAR)]
     await until(lambda: any(event.outcome == "hangs" for event in read_trace(tmp_path / "trace")))
-    began = perf_counter()
-    with anyio.fail_after(LIMIT_S):
+    with anyio.fail_after(LIMIT_S):  # half as long as it hangs
         await worker.aclose()
-        assert perf_counter() - began < 5 * END_S
         for task in tasks:
             with pytest.raises(SearchStopped):
                 await task

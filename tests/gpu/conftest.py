@@ -25,6 +25,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture
+def lanes() -> None:
+    """A GPU is the machine's: whoever else times on it, in whatever run, is waited for."""
+
+
+@pytest.fixture
 async def searcher() -> AsyncIterator[Searcher]:
     """One of the first GPU, in this process, with a store of its own."""
     async with open_searcher(

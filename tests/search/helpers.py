@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import threading
+from collections import Counter
 from collections.abc import Callable
 from time import monotonic
 from typing import Any
 
 from algosearch.backends.simulated import CandidateScript, ProblemScript, Script, SimulatedBackend, TraceEvent
 from algosearch.ops import ConvOp, Op
+from algosearch.search import Searcher
 
 FAST = "simulated/t:fast"
 SMALL = "simulated/t:small"
@@ -50,6 +53,21 @@ def named(name: str, time_us: float, **more: Any) -> CandidateScript:
 def script_of(op: Op, *candidates: CandidateScript, **more: Any) -> Script:
     """A script of one problem."""
     return Script(problems=(ProblemScript(op=op, candidates=candidates),), **more)
+
+
+def states(searcher: Searcher) -> dict[str, int]:
+    """How many flights are in each state. Most states pass: to be waited for is one in which all of them stay."""
+    return dict(Counter(flight.state for flight in searcher.flights()))
+
+
+def not_before_it_waits(searcher: Searcher) -> None:
+    """Let the engine do nothing until the running task has suspended, and those made before it have begun: else it may
+    be the faster one."""
+    may = threading.Event()
+    loop = searcher._engine._loop
+    assert loop is not None
+    loop.call_soon_threadsafe(may.wait, _PATIENCE_S)
+    asyncio.get_running_loop().call_soon(may.set)
 
 
 _PATIENCE_S = 20.0

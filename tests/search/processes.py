@@ -15,6 +15,6 @@ def run_python(code: str, **environ: str) -> subprocess.CompletedProcess[str]:
         env={**os.environ, "ALGOSEARCH_STORE": "memory:", **environ},
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=55,
         check=False,
     )

@@ -152,4 +152,4 @@ async def reach(searcher: Searcher, state: str) -> FlightStatus:
 
 
 async def reached(gate: Any) -> None:
-    await asyncio.to_thread(gate.reached.wait, 10.0)
+    assert await asyncio.to_thread(gate.reached.wait, 20.0)

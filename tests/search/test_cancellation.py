@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Coroutine
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -18,13 +19,14 @@ from algosearch.ops import canonical
 from algosearch.records import Key
 from algosearch.search import Request, Searcher, current_searcher
 from algosearch.search.claims import Claims
+from algosearch.search.feed import Waited
 from algosearch.search.inquiry import Inquiry, Question
 from algosearch.search.tiers import Tiers
 from algosearch.search.tower import Tower
 from algosearch.stores import DirectoryStore, MemoryStore, Store
 from tests.cancelling import cancel_at_every_suspension
 from tests.search.gated import GatedBackend
-from tests.search.helpers import FAST, scripted, some_op, some_ops
+from tests.search.helpers import FAST, not_before_it_waits, scripted, some_op, some_ops
 from tests.search.rivals import EXPIRY_S, Clock
 
 
@@ -38,13 +40,6 @@ async def settle(searcher: Searcher) -> None:
         await asyncio.sleep(0.001)
 
 
-def not_before_it_waits(backend: GatedBackend) -> None:
-    """Let nothing be listed until the running task has suspended: else the engine may be faster than it."""
-    gate = backend.gates["enumerate"]
-    gate.close()
-    asyncio.get_running_loop().call_soon(gate.open)
-
-
 async def check_invariants(searcher: Searcher) -> None:
     await settle(searcher)
     assert searcher.statistics().open == 0
@@ -54,13 +49,12 @@ async def check_invariants(searcher: Searcher) -> None:
 
 
 async def test_select() -> None:
-    backend = GatedBackend(scripted(*some_ops(50)))
-    async with open_searcher(store="memory:", backends=[backend]) as searcher:
+    async with open_searcher(store="memory:", backends=[scripted(*some_ops(50))]) as searcher:
         n = iter(range(1, 50))
 
         def scenario() -> Coroutine[None, None, None]:
             async def select_something_new() -> None:
-                not_before_it_waits(backend)
+                not_before_it_waits(searcher)
                 await searcher.select(some_op(next(n)))
 
             return select_something_new()
@@ -78,6 +72,7 @@ async def test_select_with_a_deadline() -> None:
 
         def scenario() -> Coroutine[None, None, None]:
             async def late() -> None:
+                not_before_it_waits(searcher)
                 assert (await searcher.select(some_op(next(n)), deadline_s=0.0)).provisional
 
             return late()
@@ -100,6 +95,7 @@ async def test_select_many() -> None:
         def scenario() -> Coroutine[None, None, None]:
             async def many() -> None:
                 start = 10 * next(n)
+                not_before_it_waits(searcher)
                 await searcher.select_many([some_op(start + i) for i in range(10)])
 
             return many()
@@ -114,14 +110,13 @@ async def test_select_many() -> None:
 @pytest.mark.parametrize("what", ["choice", "workspace", "choice under another policy"])
 async def test_a_request_survives_the_cancellation_of_who_awaits_it(what: str) -> None:
     trace: list[TraceEvent] = []
-    backend = GatedBackend(scripted(*some_ops(50), trace=trace))
-    async with open_searcher(store="memory:", backends=[backend]) as searcher:
+    async with open_searcher(store="memory:", backends=[scripted(*some_ops(50), trace=trace)]) as searcher:
         n = iter(range(1, 50))
         made: list[Request] = []
 
         def scenario() -> Coroutine[None, None, None]:
             async def wait() -> None:
-                not_before_it_waits(backend)
+                not_before_it_waits(searcher)
                 made.append(searcher.request(some_op(next(n))))
                 if what == "workspace":
                     await made[-1].workspace()
@@ -160,6 +155,7 @@ async def test_opening() -> None:
     async def scenario() -> None:
         async with open_searcher(store="memory:", backends=[scripted(some_op())]) as searcher:
             assert await current_searcher() is searcher
+            not_before_it_waits(searcher)
             await searcher.select(some_op())
 
     async def check(cancelled: bool) -> None:
@@ -170,6 +166,18 @@ async def test_opening() -> None:
         raise AssertionError(f"left over: {engine_threads() - before}")
 
     assert await cancel_at_every_suspension(scenario, check) >= 3
+
+
+class Lapsing(Claims):
+    """Whatever is waited for lapses as soon as it is, and not before, however long that takes."""
+
+    async def wait(self, *what: Any, **how: Any) -> Waited:
+        self.clock.lapse()
+        return await super().wait(*what, **how)
+
+    def __init__(self, clock: Clock, *what: Any, **how: Any) -> None:
+        super().__init__(*what, **how)
+        self.clock = clock
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])
@@ -189,7 +197,7 @@ async def test_a_flight(elsewhere: bool, kind: str, tmp_path: Path) -> None:
     async with anyio.create_task_group() as tasks:
         backend = scripted(*some_ops(60))
         pool = Pool(backend, backend.devices(), tasks)
-        claims = Claims(tiers, tasks, expiry_s=EXPIRY_S)
+        claims = Lapsing(clock, tiers, tasks, expiry_s=EXPIRY_S)
         tower = Tower(tiers, tasks, claims)
         environment = await pool.environment()
         n = iter(range(60))
@@ -206,7 +214,6 @@ async def test_a_flight(elsewhere: bool, kind: str, tmp_path: Path) -> None:
             async def fly() -> None:
                 if elsewhere:
                     await ghosts.claim(flight.key.digest, "ghost", expiry_s=EXPIRY_S)
-                    asyncio.get_running_loop().call_later(0.01, clock.lapse)
                 await tower._fly(flight)
 
             return fly()

@@ -31,7 +31,7 @@ from algosearch.ops import BatchNormOp, ConvOp
 from algosearch.records import Policy
 from algosearch.stores import DirectoryStore, MemoryStore
 from tests.search.gated import GatedBackend
-from tests.search.helpers import FAST, named, script_of, scripted, some_op, some_ops, until
+from tests.search.helpers import FAST, named, script_of, scripted, some_op, some_ops, states, until
 
 MIB = 1 << 20
 
@@ -67,7 +67,9 @@ class TestTurns:
                     await searcher.select(some_op(0))
             other = asyncio.create_task(searcher.select(some_op(1)))
             second = asyncio.create_task(searcher.select(some_op(0)))
-            await until(lambda: {flight.state for flight in searcher.flights()} == {"racing"})
+            await until(
+                lambda: states(searcher) == {"racing": 2} and sum(flight.awaited for flight in searcher.flights()) == 3
+            )
             assert sum(flight.trying.startswith("first run") for flight in searcher.flights()) == 1
             backend.gates["launch"].open()
             for choice in await asyncio.gather(first, second, other):

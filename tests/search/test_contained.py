@@ -21,7 +21,7 @@ from algosearch.search.tower import Tower
 from algosearch.stores import MemoryStore
 from algosearch.stores.base import Committed, Miss
 from tests.search.gated import GatedBackend, RaisesOnce
-from tests.search.helpers import FAST, scripted, some_op, some_ops
+from tests.search.helpers import FAST, not_before_it_waits, scripted, some_op, some_ops
 
 
 class _Own(BaseException):
@@ -175,7 +175,9 @@ async def test_a_task_of_a_store_that_ends_the_engines_loop(caplog: pytest.LogCa
     store = _Detaching()
     async with open_searcher(store=store, backends=[scripted(some_op())]) as searcher:
         (engine,) = (each for each in {*threading.enumerate()} - before if each.name == "algosearch-engine")
-        failures = await asyncio.gather(*(searcher.select(some_op()) for _ in range(3)), return_exceptions=True)
+        asking = [asyncio.create_task(searcher.select(some_op())) for _ in range(3)]
+        not_before_it_waits(searcher)
+        failures = await asyncio.gather(*asking, return_exceptions=True)
         assert [type(failure) for failure in failures] == [SearcherClosed] * 3
         assert all("its engine broke" in str(failure) for failure in failures)
         with pytest.raises(SearcherClosed):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from time import perf_counter
@@ -20,7 +19,7 @@ from algosearch.records import Key
 from algosearch.search import Searcher
 from algosearch.stores.base import Claim
 from tests.search.gated import GatedBackend
-from tests.search.helpers import named, some_op, until
+from tests.search.helpers import named, some_op, states, until
 from tests.search.rivals import EXPIRY_S, Clock, Watched, rival
 
 LIMIT_S = 30.0
@@ -70,15 +69,11 @@ async def _compiles(backend: GatedBackend) -> None:
     assert await asyncio.to_thread(backend.gates["compile"].reached.wait, LIMIT_S)
 
 
-def _states(searcher: Searcher) -> dict[str, int]:
-    return dict(Counter(flight.state for flight in searcher.flights()))
-
-
 async def _queue_as_dear(searcher: Searcher, count: int) -> None:
     """Of so many dear keys, all but those in hand queue to be compiled; before they are listed they queue for the usual
     places."""
-    states = {"racing": DEAR_IN_HAND} | ({"queued": count - DEAR_IN_HAND} if count > DEAR_IN_HAND else {})
-    await until(lambda: searcher.statistics().engine.listings == count and _states(searcher) == states)
+    queue = {"racing": DEAR_IN_HAND} | ({"queued": count - DEAR_IN_HAND} if count > DEAR_IN_HAND else {})
+    await until(lambda: searcher.statistics().engine.listings == count and states(searcher) == queue)
 
 
 @pytest.mark.parametrize("count", [3, len(DEAR)])
@@ -107,7 +102,7 @@ async def test_of_those_awaited_as_much_they_come_last() -> None:
     async with _searcher(backend) as searcher:
         backend.gates["compile"].open()
         requests = [searcher.request(op) for op in (*DEAR[:3], *CHEAP)]
-        await until(lambda: _states(searcher) == {"listing": IN_HAND, "queued": 3 + len(CHEAP) - IN_HAND})
+        await until(lambda: states(searcher) == {"listing": IN_HAND, "queued": 3 + len(CHEAP) - IN_HAND})
         backend.gates["enumerate"].open()
         await asyncio.gather(*(request.choice() for request in requests))
     first = begun.index(("compile", DEAR[0]))

@@ -37,6 +37,8 @@ while True:  # until somebody waits
     time.sleep(0.001)
 print(time.monotonic(), flush=True)
 """
+LONGEST_S = 15.0
+"""Two seconds, and the process's own, on a machine that is busy with others. Whatever hangs here hangs for longer."""
 ANYBODY = "waiting = lambda: True\n"
 BLOCKED = "waiting = lambda: any(inquiry.answered.waiting for inquiry in searcher._answers.pending)\n"
 WAYS = {
@@ -84,7 +86,7 @@ def test_a_thread_that_waits_hears_of_the_exit(way: str) -> None:
     began, *said = done.stdout.split()
     assert said == ["SearcherClosed"]
     assert done.returncode == 0
-    assert ended - float(began) < 4.0, "two seconds, and the process's own"
+    assert ended - float(began) < LONGEST_S
 
 
 def test_without_a_private_function_of_threading_it_still_exits_in_order() -> None:
@@ -92,7 +94,7 @@ def test_without_a_private_function_of_threading_it_still_exits_in_order() -> No
     without = "import threading\nimport concurrent.futures.thread\ndel threading._register_atexit\n"
     done = run_python(without + PROLOGUE + ANYBODY + "searcher = opened()\nsearcher.request(op)\n" + EPILOGUE)
     assert done.stderr.replace("simulated:0 is still busy; its threads are left to end by themselves\n", "") == ""
-    assert time.monotonic() - float(done.stdout.split()[-1]) < 4.0
+    assert time.monotonic() - float(done.stdout.split()[-1]) < LONGEST_S
     assert done.returncode == 0
 
 

@@ -77,6 +77,7 @@ async def test_who_joins_while_it_is_listed_out_of_turn_is_searched_for_in_its_t
         await asyncio.gather(*(request.choice() for request in before))
         tower = searcher._engine._tower
         assert tower is not None
+        await until(lambda: len(tower._flights) == 1)
         (flight,) = tower._flights.values()
         await until(lambda: flight.scope is not None)
         joined = searcher.request(ops[-1], mode="exhaustive")

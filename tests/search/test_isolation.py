@@ -27,7 +27,7 @@ from algosearch.search import Searcher
 from algosearch.settings import Isolation
 from tests.cancelling import cancel_at_every_suspension
 from tests.devices.children import children, no_child_is_left
-from tests.search.helpers import FAST, SLOW, scripted, some_op, some_ops, three_candidates
+from tests.search.helpers import FAST, SLOW, not_before_it_waits, scripted, some_op, some_ops, three_candidates, until
 
 LIMIT_S = 30.0
 ISOLATIONS: tuple[Isolation, ...] = ("thread", "process")
@@ -185,6 +185,7 @@ async def test_quiet_is_cancelled_at_every_suspension(isolation: Isolation) -> N
 
         def scenario() -> Coroutine[None, None, None]:
             async def hush() -> None:
+                not_before_it_waits(searcher)
                 searcher.request(some_op(next(n)))
                 async with searcher.quiet():
                     await asyncio.sleep(0)
@@ -225,7 +226,7 @@ async def test_the_engine_ends_while_somebody_waits_for_quiet() -> None:
                 raise AssertionError("it is not quiet")
 
         waiting = asyncio.create_task(wait_for_quiet())
-        await asyncio.sleep(0)
+        await until(lambda: searcher._engine._stillness.quiet.is_wanted)
     with pytest.raises(SearcherClosed):
         await waiting
     backend.release.set()

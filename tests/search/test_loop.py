@@ -243,14 +243,17 @@ def test_threads_that_post_while_it_is_closed_write_to_no_other_file() -> None:
 
 
 def test_its_files_are_closed_with_it() -> None:
-    gc.collect()
-    before = len(os.listdir("/proc/self/fd"))
-    for _ in range(5):
-        loop = EngineLoop()
-        loop.close()
-        del loop
-    gc.collect()
-    assert len(os.listdir("/proc/self/fd")) == before
+    def left() -> int:
+        gc.collect()
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in range(5):
+            loop = EngineLoop()
+            loop.close()
+            del loop
+        gc.collect()
+        return len(os.listdir("/proc/self/fd")) - before
+
+    assert in_child(left) == "0", "where no thread of another test opens and closes any"
 
 
 def test_a_post_can_be_taken_back_and_keeps_its_context() -> None:

@@ -263,7 +263,7 @@ def test_what_happens_once_a_gathering_loop_was_closed_in_mid_turn_wakes_at_once
     async def waits() -> int:
         loop = asyncio.get_running_loop()
         loop.call_soon(loop.call_soon, milestone.set, 7)  # when it is waited for
-        return await asyncio.wait_for(milestone.wait(), 2)
+        return await asyncio.wait_for(milestone.wait(), 20)
 
     with contextlib.ExitStack() as stack:
         broken = asyncio.new_event_loop()

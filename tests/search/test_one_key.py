@@ -13,9 +13,9 @@ from algosearch.search import Searcher
 from algosearch.search.flight import Flight
 from algosearch.search.inquiry import Source
 from algosearch.stores import MemoryStore
-from tests.search.helpers import FAST, SMALL, scripted, some_op, some_ops, until
+from tests.search.helpers import FAST, SMALL, scripted, some_op, some_ops, states, until
 from tests.search.rivals import rival
-from tests.search.test_lookout import OPS, Home, states
+from tests.search.test_lookout import FULL, OPS, Home
 
 
 class Bug:
@@ -91,7 +91,7 @@ async def test_where_another_process_has_found_it(bug: Bug, caplog: pytest.LogCa
     async with rival(home.store, home.backend) as searcher:
         asking = asyncio.gather(*map(searcher.select, some_ops(OPS)), return_exceptions=True)
         expected = "elsewhere" if waited_for else "queued"
-        await until(lambda: states(searcher).count(expected) >= OPS - 4)
+        await until(lambda: states(searcher) == ({"elsewhere": OPS} if waited_for else FULL))
         (n, *_) = [n for n, key in enumerate(home.keys) if state_of(searcher, key.digest) == expected]
         bug.digest = home.keys[n].digest
         for each in range(OPS):

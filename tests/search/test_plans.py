@@ -250,9 +250,10 @@ async def test_closed_is_closed(searcher: Searcher) -> None:
 async def test_runners_are_closed_but_not_at_exit(monkeypatch: pytest.MonkeyPatch, at_exit: bool) -> None:
     closed = threading.Event()
     monkeypatch.setattr(CpuRunner, "close", lambda self: closed.set())
+    before = set(threading.enumerate())
     async with open_searcher(store="memory:", backends=[CpuBackend()], mode="heuristic") as searcher:
         (await searcher.build(CONV, await searcher.select(CONV))).close()
-        (thread,) = (each for each in threading.enumerate() if each.name == "algosearch-build")
+        (thread,) = (each for each in {*threading.enumerate()} - before if each.name == "algosearch-build")
         if at_exit:
             searcher.close_at_exit()
         searcher.close()

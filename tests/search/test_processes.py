@@ -1,7 +1,12 @@
-"""Real processes on one directory: each key once between them, whoever is killed or stopped meanwhile."""
+"""Real processes on one directory: each key once between them, whoever is killed or stopped meanwhile.
+
+Their claims lapse when a test says so: by the host's clock they would as well when a process is kept waiting for a
+processor, and then it would be counted among the dead.
+"""
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -25,10 +30,11 @@ from algosearch.backends.simulated import (
 )
 from algosearch.stores.shelf import RECORD
 from tests.search.helpers import FAST, SMALL, some_op, some_ops, three_candidates
-from tests.search.process import Job, Report
+from tests.search.process import FileClock, Job, Report
 from tests.stores.directories import database
 
 EXPIRY_S = 0.6
+"""Of a claim, by a clock that stands still; and the measure of how often whoever waits looks whether it has lapsed."""
 
 
 class Host:
@@ -37,11 +43,11 @@ class Host:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.trace = directory / "trace.jsonl"
+        self._clock = FileClock(directory / "clock")
+        self._clock.set(1e6)
         self.processes: list[subprocess.Popen[str]] = []
 
-    def start(
-        self, *faults: Fault, ops: int = 1, only: int | None = None, expiry_s: float = EXPIRY_S, hang_s: float = 60.0
-    ) -> int:
+    def start(self, *faults: Fault, ops: int = 1, only: int | None = None) -> int:
         """One more process, on a device of its own, where `faults` befall FAST (of one op `only`); ready to begin."""
         script = Script(
             problems=tuple(
@@ -49,10 +55,16 @@ class Host:
                 for n, op in enumerate(some_ops(ops))
             ),
             facts={"script": "what goes wrong is no part of what a library is"},
-            hang_s=hang_s,
             machine=f"m{len(self.processes)}",
         )
-        job = Job(store=str(self.directory / "s"), trace=str(self.trace), script=script, ops=ops, expiry_s=expiry_s)
+        job = Job(
+            store=str(self.directory / "s"),
+            clock=str(self.directory / "clock"),
+            trace=str(self.trace),
+            script=script,
+            ops=ops,
+            expiry_s=EXPIRY_S,
+        )
         process = subprocess.Popen(
             [sys.executable, "-W", "error", "-m", "tests.search.process", msgspec.json.encode(job).decode()],
             stdin=subprocess.PIPE,
@@ -64,10 +76,25 @@ class Host:
         assert process.stdout.readline() == "ready\n"
         return len(self.processes) - 1
 
+    def lapse(self) -> None:
+        """Every claim lapses."""
+        self._clock.set(self._clock() + 10 * EXPIRY_S)
+
+    def kill(self, number: int) -> None:
+        self.processes[number].kill()
+        self.processes[number].wait()
+
     def begin(self, number: int) -> None:
+        self._tell(number, "begin")
+
+    def release(self, number: int) -> None:
+        """Let it go on with what hangs."""
+        self._tell(number, "release")
+
+    def _tell(self, number: int, word: str) -> None:
         stdin = self.processes[number].stdin
         assert stdin is not None
-        stdin.write("begin\n")
+        stdin.write(f"{word}\n")
         stdin.flush()
 
     def report(self, number: int) -> Report:
@@ -77,7 +104,9 @@ class Host:
         return msgspec.json.decode(out, type=Report)
 
     def died_of(self, number: int) -> int:
+        """The signal; and what it had claimed lapses."""
         self.processes[number].communicate(timeout=40)
+        self.lapse()
         return -self.processes[number].returncode
 
     def events(self) -> tuple[TraceEvent, ...]:
@@ -119,7 +148,7 @@ def host(tmp_path: Path) -> Iterator[Host]:
 
 def test_each_key_is_searched_once_between_all(host: Host) -> None:
     """C08, D01: four processes, cold."""
-    numbers = [host.start(ops=50, expiry_s=10.0) for _ in range(4)]
+    numbers = [host.start(ops=50) for _ in range(4)]
     for number in numbers:
         host.begin(number)
     reports = [host.report(number) for number in numbers]
@@ -135,7 +164,8 @@ def test_a_process_that_is_killed_in_mid_search_is_taken_over(host: Host) -> Non
     host.begin(first)
     host.wait_for(first, "hangs")
     host.begin(second)
-    host.processes[first].send_signal(signal.SIGKILL)
+    host.kill(first)
+    host.lapse()
     report = host.report(second)
     assert report.algorithms == [FAST]
     assert report.statistics.claims_taken_over == 1
@@ -145,14 +175,17 @@ def test_a_process_that_is_killed_in_mid_search_is_taken_over(host: Host) -> Non
 
 def test_a_process_that_is_stopped_beyond_its_claim_overwrites_nothing(host: Host) -> None:
     """C04: it wakes up, finds its claim gone, finishes, and takes the answer of who took over."""
-    first, second = host.start(Fault(at="launch", does="hangs"), hang_s=1.5), host.start()
+    first, second = host.start(Fault(at="launch", does="hangs")), host.start()
     host.begin(first)
     host.wait_for(first, "hangs")
     host.processes[first].send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, host.processes[first].pid, os.WSTOPPED | os.WNOWAIT)
+    host.lapse()
     host.begin(second)
     assert host.report(second).algorithms == [FAST]
     kept = host.stored()
     host.processes[first].send_signal(signal.SIGCONT)
+    host.release(first)
     report = host.report(first)
     assert report.algorithms == [FAST]
     assert report.statistics.searched == 1
@@ -169,7 +202,8 @@ def test_what_was_found_before_a_kill_is_kept(host: Host) -> None:
     while len(host.stored()) < 6:
         assert time.monotonic() < deadline
         time.sleep(0.005)
-    host.processes[first].send_signal(signal.SIGKILL)
+    host.kill(first)
+    host.lapse()
     second = host.start(ops=10)
     host.begin(second)
     report = host.report(second)

@@ -11,7 +11,7 @@ from algosearch.backends.simulated import SimulatedBackend, TraceEvent, searches
 from algosearch.devices.places import IN_HAND
 from algosearch.errors import RequestWithdrawn
 from tests.search.gated import GatedBackend
-from tests.search.helpers import FAST, SLOW, scripted, some_op, some_ops, until
+from tests.search.helpers import FAST, SLOW, scripted, some_op, some_ops, states, until
 
 
 async def test_a_late_answer_becomes_a_provisional_one_while_the_search_goes_on() -> None:
@@ -116,11 +116,10 @@ async def test_most_awaited_first() -> None:
     async with open_searcher(store="memory:", backends=[backend]) as searcher:
         backend.gates["launch"].close()
         requests = [searcher.request(op) for op in some_ops(12)]
-        while len(order) < IN_HAND:
-            await asyncio.sleep(0.001)
+        await until(lambda: states(searcher) == {"racing": IN_HAND, "queued": 12 - IN_HAND})
         waiters = [asyncio.create_task(requests[9].choice()) for _ in range(3)]
         waiters += [asyncio.create_task(requests[11].choice()) for _ in range(2)]
-        await asyncio.sleep(0)
+        await until(lambda: sum(flight.awaited for flight in searcher.flights()) == 5)
         backend.gates["launch"].open()
         for request in requests:
             await request.choice()

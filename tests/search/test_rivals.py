@@ -15,7 +15,7 @@ from algosearch.backends.simulated import DeviceScript, Script, SimulatedBackend
 from algosearch.errors import NotCached, SearchFailed
 from algosearch.records import Record, Trials
 from algosearch.stores import MemoryStore
-from tests.search.helpers import FAST, SLOW, some_op, some_ops
+from tests.search.helpers import FAST, SLOW, some_op, some_ops, states, until
 from tests.search.rivals import EXPIRY_S, Home, reach, reached, rival
 
 
@@ -32,8 +32,8 @@ async def test_one_searches_and_the_other_waits(home: Home) -> None:
         first = asyncio.create_task(one.select(some_op()))
         await reached(backend.gates["launch"])
         request = two.request(some_op())
-        waiting = await reach(two, "elsewhere")
-        assert waiting.trying == f"waiting for {socket.gethostname()}:{os.getpid()}"
+        await reach(two, "elsewhere")
+        await until(lambda: two.flights()[0].trying == f"waiting for {socket.gethostname()}:{os.getpid()}")
         backend.gates["launch"].open()
         assert await request.choice() == await first
         assert request.source == "store"
@@ -70,11 +70,10 @@ async def test_who_is_refused_gives_its_turn_up(home: Home) -> None:
     async with rival(home.handle(), backend) as searcher:
         requests = [searcher.request(op) for op in ops]
         assert (await requests[7].choice()).algorithm == FAST
-        assert [flight.state for flight in searcher.flights()] == ["elsewhere"] * 7
+        await until(lambda: states(searcher) == {"elsewhere": 7})
         for request in requests:
             request.withdraw()
-        while searcher.flights():
-            await asyncio.sleep(0.001)
+        await until(lambda: not searcher.flights())
         assert searcher.statistics().engine.dropped == 7
     assert await home.holder(home.key(ops[0], backend)) is not None, "the ghost's claim is the ghost's"
 

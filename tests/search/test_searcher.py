@@ -20,7 +20,7 @@ from algosearch.errors import (
 )
 from algosearch.ops import ConvOp
 from tests.search.gated import GatedBackend
-from tests.search.helpers import FAST, SLOW, SMALL, scripted, some_op, some_ops
+from tests.search.helpers import FAST, SLOW, SMALL, not_before_it_waits, scripted, some_op, some_ops
 
 
 async def test_a_miss_is_searched_and_a_hit_is_not() -> None:
@@ -48,7 +48,9 @@ async def test_a_hit_is_no_checkpoint() -> None:
 async def test_equal_requests_share_one_search() -> None:
     trace: list[TraceEvent] = []
     async with open_searcher(store="memory:", backends=[SimulatedBackend(trace=trace)]) as searcher:
-        answers = await asyncio.gather(*(searcher.select(some_op(n % 8)) for n in range(200)))
+        asking = [asyncio.create_task(searcher.select(some_op(n % 8))) for n in range(200)]
+        not_before_it_waits(searcher)
+        answers = await asyncio.gather(*asking)
         assert searcher.statistics().joined == 192
     assert searches(trace) == 8
     assert len({answer.digest for answer in answers}) == 8
@@ -202,7 +204,8 @@ async def test_closing_fails_what_is_open_and_refuses_what_comes() -> None:
         await request.workspace()
         waiter = asyncio.create_task(request.choice())
         await asyncio.sleep(0)
-        backend.gates["launch"].open()
+        # Not before it closes, which is the next that this loop does: it might be answered.
+        asyncio.get_running_loop().call_soon(backend.gates["launch"].open)
     with pytest.raises(SearcherClosed):
         await waiter
     with pytest.raises(SearcherClosed):

@@ -111,7 +111,7 @@ async def test_a_key_of_the_wrong_type(server: Server, name: str, caplog: pytest
         server.command("RPUSH", f"{BASE}:born", "x")
     else:
         server.command("SET", f"{BASE}:{name}", "x")
-    _, counted, trouble = await job(f"{server.unix}?timeout_s=1")
+    _, counted, trouble = await job(server.unix)
     assert counted.searched == OPS
     assert len(warnings(caplog)) <= 2
     assert any("WRONGTYPE" in each for each in trouble)
@@ -124,7 +124,7 @@ async def test_records_of_the_wrong_type(server: Server, caplog: pytest.LogCaptu
     for choice in choices:
         server.command("DEL", f"{BASE}:record:{choice.digest}")
         server.command("RPUSH", f"{BASE}:record:{choice.digest}", "x")
-    alone, counted, _ = await job(f"{server.unix}?timeout_s=1")
+    alone, counted, _ = await job(server.unix)
     assert (alone, counted.searched) == (OPS, OPS)
     assert len(warnings(caplog)) == 1
 

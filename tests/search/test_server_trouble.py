@@ -34,9 +34,10 @@ def server() -> Iterator[Server]:
             server.kill()
 
 
-def store(server: Server, directory: Path | None) -> SharedStore:
+def store(server: Server, directory: Path | None, *, timeout_s: float = 20.0) -> SharedStore:
+    """What answers late is waited for, but where a test is about that: on a busy machine it may."""
     near = None if directory is None else DirectoryStore(directory)
-    return SharedStore(ServerStore(f"{server.unix}?timeout_s=0.5", retry_s=0.05, pulse_s=0.1), near)
+    return SharedStore(ServerStore(f"{server.unix}?timeout_s={timeout_s}", retry_s=0.05, pulse_s=0.1), near)
 
 
 def backend(fast: str, slow: str, **facts: str) -> SimulatedBackend:
@@ -55,6 +56,12 @@ def alone(searcher: Searcher) -> int:
     return searcher.choices_digest().alone
 
 
+def agreed(searcher: Searcher) -> bool:
+    """Whether nothing is alone any more, and all of it is counted, which comes last."""
+    engine = searcher.statistics().engine
+    return alone(searcher) == 0 and engine.found_alone == engine.agreed + engine.replaced
+
+
 async def test_a_server_that_is_away_costs_one_warning_and_what_is_found_is_agreed_on_later(
     server: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -65,7 +72,7 @@ async def test_a_server_that_is_away_costs_one_warning_and_what_is_found_is_agre
         assert (said.choices, said.alone, said.provisional) == (0, 3, 0)
         assert len([each for each in caplog.records if each.levelno >= logging.WARNING]) == 1
         server.start()
-        await until(lambda: alone(searcher) == 0)
+        await until(lambda: agreed(searcher))
         assert searcher.choices_digest().choices == 3
         engine = searcher.statistics().engine
         assert (engine.found_alone, engine.agreed, engine.replaced, engine.changed_choices) == (3, 3, 0, 0)
@@ -82,14 +89,13 @@ async def test_what_others_have_found_meanwhile_replaces_it_and_is_counted(
         async with rival(store(server, tmp_path / "b"), backend(B, A)) as other:
             assert (await other.select(some_op(2))).algorithm == B
             server.start()
-            await until(lambda: not any(map(alone, (searcher, other))))
+            await until(lambda: agreed(searcher) and agreed(other) and "1 choices changed" in caplog.text)
             assert searcher.choices_digest() == other.choices_digest()
             mine, theirs = await searcher.select(some_op(2)), await other.select(some_op(2))
             assert (mine.algorithm, mine.alone) == (theirs.algorithm, theirs.alone)
         counts = [each.statistics().engine for each in (searcher, other)]
         assert sorted(each.replaced for each in counts) == [0, 1]
         assert sorted(each.changed_choices for each in counts) == [0, 1]
-        assert "1 choices changed" in caplog.text
 
 
 async def test_strict_gives_no_answer_that_was_found_alone(server: Server, tmp_path: Path) -> None:
@@ -166,7 +172,7 @@ async def test_a_repair_that_the_server_did_not_hear_of_is_none(server: Server, 
 
 async def test_a_slow_server_costs_its_timeout_once(server: Server, tmp_path: Path) -> None:
     server.start()
-    async with rival(store(server, tmp_path / "a"), backend(A, B)) as searcher:
+    async with rival(store(server, tmp_path / "a", timeout_s=0.5), backend(A, B)) as searcher:
         server.freeze()
         choices = await searcher.select_many(some_ops(4))
         assert all(choice.alone for choice in choices)

@@ -237,8 +237,7 @@ def test_the_interpreter_exits_in_time_with_a_hung_call_and_an_open_searcher() -
     )
     assert done.returncode == 0
     assert "Traceback" not in done.stderr
-
-    assert time.monotonic() - float(done.stdout) < 4.0
+    assert time.monotonic() - float(done.stdout) < 15.0, "the call hangs for twenty seconds"
 
 
 def test_the_default_searcher_is_closed_at_exit() -> None:

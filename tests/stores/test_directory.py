@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from algosearch.errors import StoreUnusable
-from algosearch.stores import DirectoryStore, access, disk
+from algosearch.stores import DirectoryStore, access, directory, disk
+from algosearch.stores.access import OPEN_S
 from tests.nowhere import nowhere
 from tests.stores.contract import BytesStoreContract
 from tests.stores.directories import DirectoryHome, database, filled, readable, set_aside, warnings
@@ -170,7 +171,10 @@ async def test_replaced_while_open_it_is_noticed_by_the_next_reader(home: Direct
 # -- locked --------------------------------------------------------------------------------------------------------
 
 
-async def test_a_file_held_exclusively_is_given_up_after_two_seconds(home: DirectoryHome) -> None:
+async def test_a_file_held_exclusively_is_given_up_after_two_seconds(
+    home: DirectoryHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(access, "OPEN_S", OPEN_S)
     await filled(home)
     with database(home.path) as holder:
         holder.execute("PRAGMA locking_mode = EXCLUSIVE")
@@ -179,7 +183,7 @@ async def test_a_file_held_exclusively_is_given_up_after_two_seconds(home: Direc
         begun = time.monotonic()
         with pytest.raises(StoreUnusable, match=r"locked.*end the program that holds it"):
             await home.handle().open()
-        assert 1.5 < time.monotonic() - begun < 2.5
+        assert 1.5 < time.monotonic() - begun < directory.UNANSWERED_S
     assert await readable(home, 3) == [0, 1, 2]
     assert set_aside(home) == []
 
@@ -219,7 +223,7 @@ async def test_after_waiting_for_a_lock_in_vain_the_next_writers_do_not_wait(
         begun = time.monotonic()
         for n in range(10):
             assert not (await patient.commit(some_record(n), after=0)).kept
-        assert 0.4 < time.monotonic() - begun < 1.5
+        assert 0.4 < time.monotonic() - begun < 5.0, "else each of them has waited"
     assert (await patient.statistics()).trouble == ("locked: database is locked (SQLITE_BUSY)",)
     await patient.aclose()
 

@@ -20,6 +20,7 @@ from tests.stores.directories import DirectoryHome, filled, readable, set_aside,
 from tests.stores.faulty import Ailment, Fault, FaultySqlite, FaultyStore
 from tests.stores.homes import EXPIRY_S, read
 from tests.stores.nouns import some_key, some_record
+from tests.stores.writer import OPEN_S
 
 Plan = Callable[[str, int], Ailment | None]
 AILMENTS: tuple[Ailment, ...] = ("busy", "protocol", "full", "read_only", "io")
@@ -125,7 +126,7 @@ def started() -> Iterator[list[subprocess.Popen[str]]]:
 
 
 def test_many_processes_open_one_new_directory_at_once(tmp_path: Path, started: list[subprocess.Popen[str]]) -> None:
-    """C09: all come up, within the two seconds that opening may take, and say nothing on the way."""
+    """C09: all come up, within what opening may take, and say nothing on the way."""
     started += [writer(tmp_path / "store", 10 * n, 3) for n in range(8)]
     for process in started:
         assert process.stdout is not None
@@ -137,7 +138,7 @@ def test_many_processes_open_one_new_directory_at_once(tmp_path: Path, started: 
         out, err = process.communicate(timeout=50)
         opened, *kept = out.splitlines()
         assert err == ""
-        assert float(opened.split()[1]) < 2.5
+        assert float(opened.split()[1]) < OPEN_S
         assert kept == [str(10 * n + each) for each in range(3)]
 
 

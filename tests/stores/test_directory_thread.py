@@ -56,7 +56,7 @@ class Gate:
 
 
 async def entered(gate: Gate) -> None:
-    await asyncio.to_thread(gate.entered.wait, 10.0)
+    assert await asyncio.to_thread(gate.entered.wait, 10.0)
 
 
 async def test_a_disk_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,7 +38,7 @@ class ServerHome(BytesHome):
         self.base = f"{self.prefix}:v{FORMAT}.{wire.WIRE_VERSION}"
 
     def handle(self) -> ServerStore:
-        return ServerStore(f"{self.server.unix}?prefix={self.prefix}", clock=self.clock, news_s=0.02)
+        return ServerStore(f"{self.server.unix}?prefix={self.prefix}&timeout_s=20", clock=self.clock, news_s=0.02)
 
     def plant(self, digest: str, raw: bytes) -> None:
         assert self.server.command("SET", f"{self.base}:record:{digest}", bytes(16) + raw) == "+OK"

@@ -60,7 +60,7 @@ async def held(store: DirectoryStore) -> AsyncIterator[Callable[[], None]]:
         assert over.wait(10.0)
 
     holding = asyncio.create_task(store._do(hold, None))
-    await asyncio.to_thread(entered.wait, 10.0)
+    assert await asyncio.to_thread(entered.wait, 10.0)
     try:
         yield over.set
     finally:
