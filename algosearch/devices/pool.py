@@ -247,12 +247,18 @@ class Pool:
                 self._retire(worker)
 
     def _in_hand(self, worker: Worker) -> int:
-        """How many keys it may hold now. Where others could take what queues, less and less as the queue runs short: in
-        the end nobody shall have a pile while another has nothing. Each takes half of its share, again and again."""
+        """How many keys it may hold now, beside those that are dear."""
+        return self._share(self._queue, worker.in_hand, least=IN_HAND)
+
+    def _dear_to_hold(self) -> int:
+        """How many of those that are dear a worker may hold now."""
+        return self._share(self._dear, DEAR_IN_HAND, least=1)
+
+    def _share(self, line: Line, most: int, *, least: int) -> int:
+        """Where others could take what queues, a worker holds less and less as the queue runs short: in the end nobody
+        shall have a pile while another has nothing. Each takes half of its share, again and again."""
         takers = len(self._workers) * (2 if self._rivals() else 1)
-        if takers == 1:
-            return worker.in_hand
-        return min(worker.in_hand, max(IN_HAND, len(self._queue) // (2 * takers)))
+        return most if takers == 1 else min(most, max(least, len(line) // (2 * takers)))
 
     def _load(self, worker: Worker) -> float:
         """How much of what it may hold at once a worker holds."""
@@ -307,7 +313,7 @@ class Pool:
         waits_long = self._let_go >= MOST_LET_GO
         if dear is not None and (usual is None or waits_long or dear.who.awaited > usual.who.awaited):
             worker = min(self._workers, key=self._dear_in_hand.__getitem__)
-            if self._dear_in_hand[worker] < DEAR_IN_HAND:
+            if self._dear_in_hand[worker] < self._dear_to_hold():
                 return dear, worker
         if usual is not None:
             worker = min(self._workers, key=self._load)

@@ -24,15 +24,13 @@ from algosearch.backends.simulated import (
 from algosearch.devices import places
 from algosearch.devices.blame import Blame, whose_fault
 from algosearch.devices.job import Deed, Limits, MustCompile, SearchStopped, Side, Step
-from algosearch.devices.places import DEAR_IN_HAND, IN_HAND, IN_HAND_OF_A_CHILD, MOST_IN_HAND
-from algosearch.devices.pool import Pool, Turn
+from algosearch.devices.places import IN_HAND_OF_A_CHILD, MOST_IN_HAND
 from algosearch.devices.quiet import Quiet
 from algosearch.devices.worker import Worker, WorkerRules
 from algosearch.records import Failure, Policy
 from algosearch.settings import Isolation
 from tests.devices.children import no_child_is_left
 from tests.devices.helpers import LIMIT_S, by_name, candidate, counted, kinds, opened, search, some_op, traced, until
-from tests.devices.test_pool import Who
 from tests.search.gated import Gate, GatedBackend
 
 HANGS, KILLED = Fault(at="build", does="hangs"), Fault(at="launch", does="killed")
@@ -327,67 +325,3 @@ def test_what_fails_to_be_built_while_something_runs_fails_for_that(side: Side, 
     else:
         assert (blame.job, blame.algorithms, blame.failure.kind) == (1, mine.algorithms, "build_failed")
         assert dict(blame.failure.circumstances) == {"why": "not", "device_spoilt": SICK.message}
-
-
-# -- the pool --------------------------------------------------------------------------------------------------------
-
-
-class Waits:
-    """Turns that are lined up and hold what they were given."""
-
-    def __init__(self, pool: Pool) -> None:
-        self._pool = pool
-        self.called: list[str] = []
-        self.turns: dict[str, Turn] = {}
-
-    def line_up(self, name: str, *, awaited: int = 0, is_dear: bool = False) -> None:
-        def call(turn: Turn) -> bool:
-            self.called.append(name)
-            return True
-
-        self.turns[name] = self._pool.line_up(Who(name, awaited, is_dear=is_dear), call)
-
-    def give_back(self, *names: str) -> list[str]:
-        """Who was called by that."""
-        before = len(self.called)
-        for name in names:
-            self._pool.give_back(self.turns[name])
-        return self.called[before:]
-
-
-async def test_dear_keys_have_places_of_their_own_and_come_last_of_those_awaited_as_much() -> None:
-    backend = SimulatedBackend(script())
-    async with anyio.create_task_group() as tasks:
-        pool = Pool(backend, backend.devices(), tasks)
-        await pool.environment()
-        waits = Waits(pool)
-        for n in range(DEAR_IN_HAND + 2):
-            waits.line_up(f"dear{n}", is_dear=True)
-        assert waits.called == [f"dear{n}" for n in range(DEAR_IN_HAND)]
-        for n in range(IN_HAND + 2):
-            waits.line_up(f"{n}")
-        assert waits.called[DEAR_IN_HAND:] == [f"{n}" for n in range(IN_HAND)], "nobody is in their way"
-        assert waits.give_back("dear0") == [], "others queue who are awaited as much, and the device is full"
-        waits.line_up("urgent", is_dear=True, awaited=1)
-        assert waits.called[-1] == "urgent"
-        assert waits.give_back("0") == [f"{IN_HAND}"]
-        assert waits.give_back("urgent") == []
-        assert waits.give_back("1") == [f"{IN_HAND + 1}", f"dear{DEAR_IN_HAND}"], "when nobody else queues any more"
-        assert waits.give_back("2") == []
-        pool.give_back(waits.turns[f"dear{DEAR_IN_HAND + 1}"])  # waits no more
-        assert waits.give_back("dear1") == []
-        await pool.aclose()
-
-
-async def test_each_device_compiles_for_itself() -> None:
-    backend = SimulatedBackend(script(), devices=2)
-    async with anyio.create_task_group() as tasks:
-        pool = Pool(backend, backend.devices(), tasks)
-        await pool.environment()
-        waits = Waits(pool)
-        for n in range(2 * DEAR_IN_HAND + 1):
-            waits.line_up(f"{n}", is_dear=True)
-        await until(lambda: len(waits.called) == 2 * DEAR_IN_HAND)
-        names = [waits.turns[name].device.name for name in waits.called]
-        assert names.count("simulated:0") == names.count("simulated:1") == DEAR_IN_HAND
-        await pool.aclose()

@@ -241,7 +241,7 @@ async def test_what_was_seen_long_ago_is_not_believed(home: Home, latest_look: s
         assert tower is not None
         lookout = tower._lookout
         requests = asyncio.gather(*(searcher.select(op) for op in some_ops(OPS)))
-        await until(lambda: states(searcher).count("queued") == OPS - IN_HAND)
+        await until(lambda: states(searcher) == {"racing": IN_HAND, "queued": OPS - IN_HAND})
         lookout._elsewhere = {key.digest: Claim(digest=key.digest, owner="ghost") for key in home.keys}
         lookout._seen_at = monotonic() - SEEN_S
         lookout._looked_at = float("inf") if latest_look == "under way" else monotonic()

@@ -1,0 +1,90 @@
+"""What is dear to build queues by itself: in which line, and how much of it a device has in hand."""
+
+from __future__ import annotations
+
+import anyio
+
+from algosearch.backends.simulated import SimulatedBackend
+from algosearch.devices.places import DEAR_IN_HAND, IN_HAND
+from algosearch.devices.pool import Pool, Turn
+from tests.devices.helpers import until
+from tests.devices.test_compiling import script
+from tests.devices.test_pool import Who
+
+
+class Waits:
+    """Turns that are lined up and hold what they were given."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self.called: list[str] = []
+        self.turns: dict[str, Turn] = {}
+
+    def line_up(self, name: str, *, awaited: int = 0, is_dear: bool = False) -> None:
+        def call(turn: Turn) -> bool:
+            self.called.append(name)
+            return True
+
+        self.turns[name] = self._pool.line_up(Who(name, awaited, is_dear=is_dear), call)
+
+    def give_back(self, *names: str) -> list[str]:
+        """Who was called by that."""
+        before = len(self.called)
+        for name in names:
+            self._pool.give_back(self.turns[name])
+        return self.called[before:]
+
+
+async def test_dear_keys_have_places_of_their_own_and_come_last_of_those_awaited_as_much() -> None:
+    backend = SimulatedBackend(script())
+    async with anyio.create_task_group() as tasks:
+        pool = Pool(backend, backend.devices(), tasks)
+        await pool.environment()
+        waits = Waits(pool)
+        for n in range(DEAR_IN_HAND + 2):
+            waits.line_up(f"dear{n}", is_dear=True)
+        assert waits.called == [f"dear{n}" for n in range(DEAR_IN_HAND)]
+        for n in range(IN_HAND + 2):
+            waits.line_up(f"{n}")
+        assert waits.called[DEAR_IN_HAND:] == [f"{n}" for n in range(IN_HAND)], "nobody is in their way"
+        assert waits.give_back("dear0") == [], "others queue who are awaited as much, and the device is full"
+        waits.line_up("urgent", is_dear=True, awaited=1)
+        assert waits.called[-1] == "urgent"
+        assert waits.give_back("0") == [f"{IN_HAND}"]
+        assert waits.give_back("urgent") == []
+        assert waits.give_back("1") == [f"{IN_HAND + 1}", f"dear{DEAR_IN_HAND}"], "when nobody else queues any more"
+        assert waits.give_back("2") == []
+        pool.give_back(waits.turns[f"dear{DEAR_IN_HAND + 1}"])  # waits no more
+        assert waits.give_back("dear1") == []
+        await pool.aclose()
+
+
+async def test_each_device_compiles_for_itself() -> None:
+    backend = SimulatedBackend(script(), devices=2)
+    async with anyio.create_task_group() as tasks:
+        pool = Pool(backend, backend.devices(), tasks)
+        await pool.environment()
+        waits = Waits(pool)
+        for n in range(12):
+            waits.line_up(f"{n}", is_dear=True)
+        await until(lambda: len(waits.called) == 2 * DEAR_IN_HAND)
+        names = [waits.turns[name].device.name for name in waits.called]
+        assert names.count("simulated:0") == names.count("simulated:1") == DEAR_IN_HAND
+        await pool.aclose()
+
+
+async def test_of_the_last_ones_nobody_has_two_that_others_could_have() -> None:
+    backend = SimulatedBackend(script())
+    async with anyio.create_task_group() as tasks:
+        pool = Pool(backend, backend.devices(), tasks, rivals=lambda: True)
+        await pool.environment()
+        waits = Waits(pool)
+        for n in range(12):
+            waits.line_up(f"{n}", is_dear=True)
+        assert waits.called == ["0", "1"]
+        assert waits.give_back("0", "1", "2") == ["2", "3", "4"]
+        assert waits.give_back("3") == [], "seven are left, of which others take half"
+        assert waits.give_back("4") == ["5"]
+        for n in range(5, 11):
+            assert waits.give_back(f"{n}") == [f"{n + 1}"]
+        await pool.aclose()
