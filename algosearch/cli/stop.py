@@ -34,5 +34,5 @@ class Stop:
 
     def _caught(self, signum: int, frame: FrameType | None) -> None:
         if self.signum is not None:
-            raise KeyboardInterrupt
+            raise KeyboardInterrupt(signum)
         self.signum = signum

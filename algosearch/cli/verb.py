@@ -65,9 +65,9 @@ def as_command(verb: Callable[P, int]) -> Callable[P, None]:
             code = verb(*args, **kwargs)
         except (typer.Exit, typer.Abort, OutputLost):
             raise
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as error:
             Terminal().say("interrupted", style="yellow")
-            code = INTERRUPTED
+            code = BY_SIGNAL + error.args[0] if error.args else INTERRUPTED  # `Stop` says by which
         except _REFUSALS as error:
             Terminal().say(f"error: {error}", style="red")
             code = REFUSED
