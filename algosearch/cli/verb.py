@@ -9,6 +9,7 @@ from typing import Final, ParamSpec
 
 import typer
 
+from algosearch.cli.stop import interruptible
 from algosearch.cli.streams import OutputLost
 from algosearch.cli.terminal import Terminal
 from algosearch.errors import (
@@ -62,7 +63,8 @@ def as_command(verb: Callable[P, int]) -> Callable[P, None]:
     @functools.wraps(verb)
     def command(*args: P.args, **kwargs: P.kwargs) -> None:
         try:
-            code = verb(*args, **kwargs)
+            with interruptible():
+                code = verb(*args, **kwargs)
         except (typer.Exit, typer.Abort, OutputLost):
             raise
         except KeyboardInterrupt as error:
