@@ -23,6 +23,14 @@ def plainly(value: Any) -> Any:
     return _plain(msgspec.to_builtins(value, builtin_types=(bytes,)))
 
 
+def as_json(value: Any) -> bytes:
+    """`value` as JSON; plainly, where there is text in it that could not be written else."""
+    try:
+        return msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        return msgspec.json.encode(plainly(value))
+
+
 def _plain(value: Any) -> Any:
     if isinstance(value, str):
         return plain(value)

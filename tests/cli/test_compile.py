@@ -275,6 +275,16 @@ def test_the_model_is_not_written_over(tmp_path: Path) -> None:
     assert path.read_bytes() == before
 
 
+def test_a_model_whose_name_is_no_text_is_compiled(tmp_path: Path) -> None:
+    path = onnx_graphs.write(tmp_path, onnx_graphs.conv_model([1, 3, 8, 8], [4, 3, 1, 1]), name="m\udcff.onnx")
+    plan, trace = tmp_path / "plan\udcff", tmp_path / "trace\udcff"
+    result = invoke("compile", path, "--store", tmp_path / "store", "--plan", plan, "--trace", trace, "--json")
+    assert result.exit_code == 0, result.stderr
+    assert the_object(result.stdout)["plan"] == msgspec.json.decode(plan.read_bytes())
+    assert msgspec.json.decode(plan.read_bytes())["graph"] == "m\ufffd.onnx"
+    assert msgspec.json.decode(trace.read_bytes())["traceEvents"]
+
+
 def test_a_plan_goes_into_a_pipe(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
