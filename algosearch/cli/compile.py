@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from contextlib import AsyncExitStack, nullcontext
+from contextlib import AsyncExitStack, ExitStack, nullcontext
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Annotated
@@ -20,6 +19,7 @@ from algosearch.errors import InvalidSetting, NoAlgorithm, NotCached
 if TYPE_CHECKING:
     from algosearch.cli.compile_report import CompileReport
     from algosearch.cli.progress import Moment
+    from algosearch.cli.target import Target
     from algosearch.compiler import ReadOptions
     from algosearch.compiler.compile import Pipeline
     from algosearch.compiler.strategies import StrategyName
@@ -88,22 +88,37 @@ def compile(  # noqa: A001 (a verb is named as it is called)
 
 
 def _carry_out(job: _Job, *, plan: Path | None, trace: Path | None, json: bool, verbose: bool) -> int:
+    from algosearch.cli.target import Target
+
+    terminal = Terminal()
+    with ExitStack() as stack:
+        targets: list[Target | None] = []
+        for option, path in (("--plan", plan), ("--trace", trace)):
+            target = None if path is None else Target(option, path)
+            targets.append(target)
+            if target is not None:
+                stack.callback(target.close)
+                target.check_is_not(Path(job.source), "the model")
+        plan_target, trace_target = targets
+        if plan is not None and trace_target is not None:
+            trace_target.check_is_not(plan, "the file of --plan")
+        stack.enter_context(terminal.logging(verbose=verbose))
+        stop = stack.enter_context(Stop())  # to the end, so that what is written is written whole
+        return _compile(job, terminal, stop, plan=plan_target, trace=trace_target, json=json)
+
+
+def _compile(
+    job: _Job, terminal: Terminal, stop: Stop, *, plan: Target | None, trace: Target | None, json: bool
+) -> int:
     import asyncio
 
     from algosearch.cli.compile_report import summary_of
     from algosearch.compiler.timeline import Timeline
 
-    for option, path in (("--plan", plan), ("--trace", trace)):
-        if path is not None:
-            _check_writable(option, path)
-
-    if plan is not None and trace is not None and plan.resolve() == trace.resolve():
-        raise InvalidSetting("--trace", str(trace), "is the file of --plan as well: give each its own")
-    terminal = Terminal()
     timeline = None if trace is None else Timeline()
     traced = True
     try:
-        with terminal.logging(verbose=verbose), Stop() as stop, timeline or nullcontext():
+        with timeline or nullcontext():
             report = asyncio.run(job.run(terminal, stop, timeline))
     except (NoAlgorithm, NotCached) as error:
         terminal.say(f"error: {error}", style="red")
@@ -124,28 +139,12 @@ def _carry_out(job: _Job, *, plan: Path | None, trace: Path | None, json: bool, 
     return DONE if written and traced else NOT_WRITTEN
 
 
-def _check_writable(option: str, path: Path) -> None:
-    """Find out before a compile of minutes whether its file can be written; what is there stays as it is.
-
-    Raises:
-        InvalidSetting: it cannot.
-    """
-    there = os.path.lexists(path)
-    try:
-        # A FIFO without a reader is an error at once with O_NONBLOCK, and a wait for ever without.
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o666))
-        if not there:
-            path.unlink()
-    except OSError as error:
-        raise InvalidSetting(option, str(path), f"cannot be written: {error.strerror or error}") from None
-
-
-def _write(terminal: Terminal, path: Path, data: bytes) -> bool:
+def _write(terminal: Terminal, target: Target, data: bytes) -> bool:
     """Whether it could be written; if not, why is said, and the report is given all the same."""
     try:
-        path.write_bytes(data)
+        target.write(data)
     except OSError as error:
-        terminal.say(f"error: {path} cannot be written: {error.strerror or error}", style="red")
+        terminal.say(f"error: {target} cannot be written: {error.strerror or error}", style="red")
         return False
     return True
 
@@ -164,7 +163,7 @@ class _Job:
         device: str | None,
         store: str | None,
     ) -> None:
-        self._source = source
+        self.source = source
         self._options = options
         self._pipeline = pipeline
         self._strategy: StrategyName = strategy
@@ -205,7 +204,7 @@ class _Job:
         # In a thread of its own: a large model is read for seconds, and whoever interrupts that need not wait for it.
         reading = PinnedThread("algosearch-reading")
         try:
-            graph, model = await reading.run(read_graph, self._source, self._options)
+            graph, model = await reading.run(read_graph, self.source, self._options)
         finally:
             reading.stop()
         backend, device = find_device(self._device)

@@ -1,12 +1,28 @@
-"""`Stop`: the first Ctrl-C or SIGTERM asks a command to end in good order; the second one ends it."""
+"""`Stop`: the first Ctrl-C or SIGTERM asks a command to end in good order; the second one ends it. `interruptible`: the
+work of a command, which a Ctrl-C ends as an exception, while before and behind it ends the process at once."""
 
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any, Final, Self
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Let Ctrl-C raise KeyboardInterrupt for the length of a block, if it would end the process."""
+    ends = signal.getsignal(signal.SIGINT) is signal.SIG_DFL
+    if ends:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        if ends:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 class Stop:
@@ -34,5 +50,5 @@ class Stop:
 
     def _caught(self, signum: int, frame: FrameType | None) -> None:
         if self.signum is not None:
-            raise KeyboardInterrupt
+            raise KeyboardInterrupt(signum)
         self.signum = signum

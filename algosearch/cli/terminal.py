@@ -13,8 +13,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
@@ -126,13 +124,9 @@ class _Sayer(logging.Handler):
 
 def write_json(value: Any) -> None:
     """The one JSON object of a command, on one line of stdout."""
-    try:
-        raw = msgspec.json.encode(value)
-    except UnicodeEncodeError:  # a path of other bytes than text is encoded in
-        from algosearch.records.plain import plainly
+    from algosearch.records.plain import as_json
 
-        raw = msgspec.json.encode(plainly(value))
-    sys.stdout.write(raw.decode() + "\n")
+    sys.stdout.write(as_json(value).decode() + "\n")
     sys.stdout.flush()
 
 

@@ -9,6 +9,7 @@ from typing import Final, ParamSpec
 
 import typer
 
+from algosearch.cli.stop import interruptible
 from algosearch.cli.streams import OutputLost
 from algosearch.cli.terminal import Terminal
 from algosearch.errors import (
@@ -62,12 +63,13 @@ def as_command(verb: Callable[P, int]) -> Callable[P, None]:
     @functools.wraps(verb)
     def command(*args: P.args, **kwargs: P.kwargs) -> None:
         try:
-            code = verb(*args, **kwargs)
+            with interruptible():
+                code = verb(*args, **kwargs)
         except (typer.Exit, typer.Abort, OutputLost):
             raise
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as error:
             Terminal().say("interrupted", style="yellow")
-            code = INTERRUPTED
+            code = BY_SIGNAL + error.args[0] if error.args else INTERRUPTED  # `Stop` says by which
         except _REFUSALS as error:
             Terminal().say(f"error: {error}", style="red")
             code = REFUSED

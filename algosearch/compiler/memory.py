@@ -118,6 +118,11 @@ async def fit(
                 break
 
     if not _any_fits(tried, memory_bytes):
+        # Of that which may become the smallest, an arena is looked for as long as one ever is: what is told to be
+        # needed is all that is, and fits where it is given.
+        limit = min(tried, key=lambda limit: (tried[limit].arena.lower_bound_bytes, -limit))
+        tried[limit] = await under(limit, within_bytes=tried[limit].arena.lower_bound_bytes)
+    if not _any_fits(tried, memory_bytes):
         least = min(tried.values(), key=lambda fitting: fitting.arena.bytes)
         raise DoesNotFit(graph.name, memory_bytes, least.arena.bytes, _filling(graph, least))
     return tried[max(limit for limit, each in tried.items() if each.arena.bytes <= memory_bytes)], free

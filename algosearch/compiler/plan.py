@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import msgspec
 
+from algosearch.records.plain import as_json
+
 __all__ = ("Buffer", "Plan", "PlannedTask")
 
 
@@ -64,4 +66,4 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     def encoded(self) -> bytes:
         """As JSON, a field a line, for people and for `diff`. Equal plans give equal bytes."""
-        return msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n"
+        return msgspec.json.format(as_json(self), indent=1) + b"\n"

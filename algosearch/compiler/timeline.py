@@ -19,11 +19,10 @@ from time import perf_counter
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
-import msgspec
-
 from algosearch.backends import Device
 from algosearch.compiler.queries import Wait
 from algosearch.devices.job import Side, Worked
+from algosearch.records.plain import as_json
 
 __all__ = ("Timeline",)
 
@@ -188,7 +187,7 @@ class Timeline(logging.Handler):
             names = [_named("process_name", process, 0, name) for process, name in _GROUPS.items()]
             names += [_named("thread_name", _WORKERS, row, " ".join(who)) for who, row in self._threads.items()]
             events = sorted(self._events, key=lambda event: (event["ts"], -event["dur"]))
-        return msgspec.json.encode({"traceEvents": names + events, "displayTimeUnit": "ms"})
+        return as_json({"traceEvents": names + events, "displayTimeUnit": "ms"})
 
 
 def _named(what: str, process: int, row: int, name: str) -> dict[str, Any]:

@@ -58,13 +58,14 @@ class Standings:
         self.offer(candidates)
 
     def offer(self, candidates: tuple[Candidate, ...]) -> None:
-        """The library's list, or a wider one. Sizes are exact at any size; whose workspace no device can address has
-        failed."""
+        """The library's list, or a wider one. Sizes are exact at any size; whose workspace or reserve no device can
+        address has failed."""
         self.candidates = candidates
         for rank, candidate in enumerate(candidates):
-            if candidate.workspace_bytes > LARGEST:
-                why = f"needs {candidate.workspace_bytes} bytes of workspace, and no device has 2**63"
-                self.fail(rank, Failure("not_supported", why))
+            for what, size in (("workspace", candidate.workspace_bytes), ("reserve", candidate.reserve_bytes)):
+                if size > LARGEST:
+                    why = f"needs {size} bytes of {what}, and no device has 2**63"
+                    self.fail(rank, Failure("not_supported", why))
 
     def fail(self, rank: int, failure: Failure) -> None:
         """It cannot be run (again). Of two failures the first counts."""
@@ -354,7 +355,7 @@ class Standings:
         return Trial(
             algorithm=candidate.algorithm,
             rank=rank,
-            workspace_bytes=candidate.workspace_bytes,
+            workspace_bytes=min(candidate.workspace_bytes, LARGEST),  # as `Trial` has it; it has failed
             notes=candidate.notes,
             stage="listed" if estimate is None else stage,
             time_us=None if estimate is None else max(1e-4, round(estimate.time_us, 4)),
@@ -363,5 +364,5 @@ class Standings:
             build_us=self.build_us.get(rank),
             timing=self.timing.get(rank, "") + noted,
             failure=self.failures.get(rank),
-            reserve_bytes=candidate.reserve_bytes,
+            reserve_bytes=min(candidate.reserve_bytes, LARGEST),
         )

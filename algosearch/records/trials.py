@@ -71,7 +71,7 @@ class Trials(msgspec.Struct, frozen=True, array_like=True, gc=False, forbid_unkn
     @classmethod
     def of(cls, trials: Iterable[Trial]) -> Trials:
         """The columns of some trials. What no reader would take is kept for `wire.decode` to refuse, but for a
-        workspace beyond 2**63 - 1 bytes, which is taken for that: no device has either."""
+        workspace or a reserve beyond 2**63 - 1 bytes, which is taken for that: no device has either."""
         rows = sorted(trials, key=_library_order)
         kept = [row.samples[-_SAMPLE_BYTES * MOST_SAMPLES :] for row in rows]
         note_sets, notes = _numbered(row.notes for row in rows)
@@ -91,7 +91,9 @@ class Trials(msgspec.Struct, frozen=True, array_like=True, gc=False, forbid_unkn
             timings=timings,
             timing=timing,
             failures=tuple((place, row.failure) for place, row in enumerate(rows) if row.failure is not None),
-            reserves=tuple((place, row.reserve_bytes) for place, row in enumerate(rows) if row.reserve_bytes),
+            reserves=tuple(
+                (place, min(row.reserve_bytes, LARGEST)) for place, row in enumerate(rows) if row.reserve_bytes
+            ),
         )
 
     @property

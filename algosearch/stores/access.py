@@ -25,7 +25,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from algosearch.stores import inspection
 from algosearch.stores.disk import TROUBLE, PromptCache, cause_of
-from algosearch.stores.sqlite import connect_to_read, distrust
+from algosearch.stores.sqlite import SQLITE_ERRORS, connect_to_read, distrust
 from algosearch.stores.trouble import Hindrance, Troubles
 
 T = TypeVar("T")
@@ -152,7 +152,7 @@ class Access:
                 yield cache
         finally:
             if cache.connection.in_transaction:  # the COMMIT failed, and diskcache leaves it at that
-                with contextlib.suppress(sqlite3.Error):
+                with contextlib.suppress(*SQLITE_ERRORS):
                     cache.connection.execute("ROLLBACK")
 
     # -- from outside ------------------------------------------------------------------------------------------------

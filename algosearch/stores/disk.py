@@ -28,7 +28,7 @@ from diskcache import Cache, Disk, Timeout
 from diskcache.core import MODE_RAW
 
 from algosearch.records.wire import LONGEST_BYTES
-from algosearch.stores.sqlite import hindrance_of
+from algosearch.stores.sqlite import SQLITE_ERRORS, hindrance_of
 from algosearch.stores.trouble import Hindrance
 
 SETTINGS: Final[dict[str, int | str]] = {
@@ -145,7 +145,7 @@ def cause_of(error: BaseException) -> Hindrance:
     while behind is not None:
         if isinstance(behind, Hindrance):
             return behind
-        if isinstance(behind, sqlite3.Error):
+        if isinstance(behind, SQLITE_ERRORS):
             found = hindrance_of(behind)
         elif isinstance(behind, OSError):
             found = Hindrance.of_system(behind)

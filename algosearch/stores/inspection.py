@@ -24,7 +24,7 @@ from typing import Final, Literal
 from algosearch.locked import LockedFile
 from algosearch.stores.disk import METADATA, SETTINGS
 from algosearch.stores.filesystem import file_system_of
-from algosearch.stores.sqlite import connect_to_read, hindrance_of
+from algosearch.stores.sqlite import SQLITE_ERRORS, connect_to_read, hindrance_of
 from algosearch.stores.trouble import Hindrance
 
 FILE: Final = "cache.db"
@@ -209,7 +209,7 @@ def examine(file: Path, deadline: float, *, immutable: bool = False, cut: bool =
     try:
         timeout_s = max(0.0, deadline - time.monotonic())
         connection = connect_to_read(file, timeout_s=timeout_s, immutable=immutable, cut=cut)
-    except sqlite3.Error as error:
+    except SQLITE_ERRORS as error:
         raise hindrance_of(error) from error
     with contextlib.closing(connection):
         return difference(connection)
@@ -253,7 +253,7 @@ def difference(connection: sqlite3.Connection) -> str | None:
                 ours = type(value) is int if name in METADATA else _same(value, SETTINGS.get(name))
                 if not ours:
                     return f"its setting {name!r} is not that of a store"
-    except sqlite3.Error as error:
+    except SQLITE_ERRORS as error:
         hindrance = hindrance_of(error)
         # SQLITE_ERROR: the statement is ours and right, so it is the file that has a table of another shape, or a text
         # that is none.
@@ -293,7 +293,7 @@ def damage(file: Path) -> str | None:
     try:
         with contextlib.closing(connect_to_read(file, timeout_s=0.0)) as connection:
             ((found,),) = connection.execute("PRAGMA quick_check(1)").fetchall()
-    except sqlite3.Error as error:
+    except SQLITE_ERRORS as error:
         return str(error)
     return None if found == "ok" else str(found)
 
@@ -339,13 +339,13 @@ def salvage(file: Path, *, immutable: bool = False) -> Iterator[tuple[str, bytes
                 key, value = _cell(connection, "key", row), _cell(connection, "value", row)
                 if type(key) is str:
                     yield key, value if type(value) is bytes else None
-    except (sqlite3.Error, Hindrance):
+    except (*SQLITE_ERRORS, Hindrance):
         return
 
 
 def _cell(connection: sqlite3.Connection, column: Literal["key", "value"], row: int) -> object:
     """Of a row by its number; None if there is none, or it cannot be read."""
-    with contextlib.suppress(sqlite3.Error):
+    with contextlib.suppress(*SQLITE_ERRORS):
         found = connection.execute(f"SELECT {column} FROM Cache WHERE rowid = ?", (row,)).fetchone()
         return found[0] if found else None
     return None
@@ -356,7 +356,7 @@ def _last_row(connection: sqlite3.Connection) -> int:
     the numbers are zeros), and less than there can be on so many pages it need not say."""
     ((pages,),) = connection.execute("PRAGMA page_count").fetchall()
     last = int(pages) * PAGE_BYTES // _LEAST_BYTES
-    with contextlib.suppress(sqlite3.Error):
+    with contextlib.suppress(*SQLITE_ERRORS):
         ((said,),) = connection.execute("SELECT max(rowid) FROM Cache").fetchall()
         last = max(last, said or 0)
     return min(last, _ROWS_SALVAGED)

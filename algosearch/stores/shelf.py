@@ -6,7 +6,6 @@ and what happens when it cannot be, is `Access`'s.
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -20,6 +19,7 @@ from algosearch.stores import rules
 from algosearch.stores.access import Access
 from algosearch.stores.base import Claim, Committed, Miss, StoreStatistics
 from algosearch.stores.disk import TROUBLE, cause_of
+from algosearch.stores.sqlite import SQLITE_ERRORS
 from algosearch.stores.trouble import Troubles
 
 Scanned = list[tuple[str, Record | Miss]]
@@ -272,7 +272,7 @@ class Shelf:
         statement = f"SELECT key, {_VALUE} FROM Cache WHERE raw = 1 AND key IN ({marks})"
         try:
             yield from self._access.reader().execute(statement, names)
-        except sqlite3.Error as error:
+        except SQLITE_ERRORS as error:
             if cause_of(error).kind != "corrupt" or self._access.writable:
                 raise
             self._access.note(error)

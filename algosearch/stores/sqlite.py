@@ -22,8 +22,14 @@ _BY_CODE: Final[dict[int, Kind]] = {
 }
 
 
-def hindrance_of(error: sqlite3.Error) -> Hindrance:
+SQLITE_ERRORS: Final = (sqlite3.Error, UnicodeDecodeError)
+"""What a statement raises. Of a damaged file SQLite quotes what is no text, and Python raises that in its place."""
+
+
+def hindrance_of(error: sqlite3.Error | UnicodeDecodeError) -> Hindrance:
     """By the low byte of SQLite's code; the rest of it (which I/O failed, say) is in the text."""
+    if isinstance(error, UnicodeDecodeError):
+        return Hindrance("corrupt", "it has words in it that are no text")
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
     name = getattr(error, "sqlite_errorname", type(error).__name__)
     return Hindrance(_BY_CODE.get(code & 0xFF, "failed"), f"{error} ({name})")
@@ -38,7 +44,7 @@ def connect_to_read(file: Path, *, timeout_s: float, immutable: bool = False, cu
         cut: a file that is shorter than its header says is read as far as it goes, and not refused as a whole.
 
     Raises:
-        sqlite3.Error: it cannot be opened.
+        SQLITE_ERRORS: it cannot be opened.
     """
     uri = f"{file.as_uri()}?mode=ro" + ("&immutable=1" if immutable else "")
     connection = sqlite3.connect(uri, uri=True, timeout=timeout_s, isolation_level=None)

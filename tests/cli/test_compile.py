@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import threading
@@ -13,6 +14,7 @@ import pytest
 
 from algosearch.backends import discover
 from algosearch.backends.simulated import CandidateScript, Fault, Generated, ProblemScript, Script, SimulatedBackend
+from algosearch.cli.target import Target
 from algosearch.compiler.read import read_graph
 from algosearch.compiler.strategies import STRATEGIES
 from algosearch.ops import canonical
@@ -286,6 +288,51 @@ def test_one_file_for_two_things_is_refused(tmp_path: Path) -> None:
     result = invoke("compile", "vit_b16", "--plan", tmp_path / "plan", "--trace", link, "--store", tmp_path / "store")
     assert result.exit_code == 2
     assert "is the file of --plan as well" in result.stderr
+
+
+def test_the_model_is_not_written_over(tmp_path: Path) -> None:
+    path = onnx_graphs.write(tmp_path, onnx_graphs.conv_model([1, 3, 8, 8], [4, 3, 1, 1]))
+    before = path.read_bytes()
+    for option in ("--plan", "--trace"):
+        result = invoke("compile", path, "--store", tmp_path / "store", option, path)
+        assert result.exit_code == 2
+        assert f"{option} = '{path}': is the model as well: give each its own" in result.stderr
+    assert path.read_bytes() == before
+
+
+def test_a_model_whose_name_is_no_text_is_compiled(tmp_path: Path) -> None:
+    path = onnx_graphs.write(tmp_path, onnx_graphs.conv_model([1, 3, 8, 8], [4, 3, 1, 1]), name="m\udcff.onnx")
+    plan, trace = tmp_path / "plan\udcff", tmp_path / "trace\udcff"
+    result = invoke("compile", path, "--store", tmp_path / "store", "--plan", plan, "--trace", trace, "--json")
+    assert result.exit_code == 0, result.stderr
+    assert the_object(result.stdout)["plan"] == msgspec.json.decode(plan.read_bytes())
+    assert msgspec.json.decode(plan.read_bytes())["graph"] == "m\ufffd.onnx"
+    assert msgspec.json.decode(trace.read_bytes())["traceEvents"]
+
+
+def test_a_plan_goes_into_a_pipe(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with open(os.open(pipe, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+        fcntl.fcntl(file, fcntl.F_SETPIPE_SZ, 1 << 20)  # so that nobody has to read at the same time
+        result = invoke("compile", "vit_b16", "--store", tmp_path / "store", "--plan", pipe, "--json")
+        assert msgspec.json.decode(file.read()) == the_object(result.stdout)["plan"]
+
+
+def test_a_signal_while_files_are_written_cuts_none_of_them_short(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = Target.write
+
+    def interrupted(target: Target, data: bytes) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        write(target, data)
+
+    monkeypatch.setattr(Target, "write", interrupted)
+    plan = tmp_path / "plan"
+    result = invoke("compile", "vit_b16", "--store", tmp_path / "store", "--plan", plan, "--json")
+    assert result.exit_code == 0
+    assert the_object(result.stdout)["plan"] == msgspec.json.decode(plan.read_bytes())
 
 
 def test_a_write_that_fails_keeps_the_report(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 
@@ -10,6 +12,7 @@ import typer
 from typer.testing import CliRunner, Result
 
 from algosearch import __version__
+from algosearch.cli.stop import Stop
 from algosearch.cli.verb import as_command
 from algosearch.errors import (
     AlgosearchError,
@@ -91,6 +94,15 @@ def test_an_internal_error_is_one_line_and_how_to_see_more(
 def test_ctrl_c_anywhere() -> None:
     result = outcome_of(KeyboardInterrupt())
     assert (result.exit_code, result.stdout, result.stderr) == (130, "", "interrupted\n")
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_second_signal_says_which_it_was(number: signal.Signals, code: int) -> None:
+    with Stop():
+        os.kill(os.getpid(), number)
+        with pytest.raises(KeyboardInterrupt) as caught:
+            os.kill(os.getpid(), number)
+    assert outcome_of(caught.value).exit_code == code
 
 
 def test_version() -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from algosearch.backends.simulated import CandidateScript, ProblemScript, Script
+from algosearch.backends.simulated import CandidateScript, Generated, ProblemScript, Script
 from algosearch.compiler.compile import Pipeline, compile_graph
 from algosearch.compiler.graph import GraphBuilder
 from algosearch.compiler.plan import Plan
+from algosearch.compiler.read import read_graph
 from algosearch.errors import DoesNotFit
 from algosearch.ops import BatchNormOp, searched_as
 from tests.compiler.compiling import a_block, compiling
@@ -58,3 +59,22 @@ async def test_what_fits_under_no_limit_is_told_with_the_smallest_arena() -> Non
         await plan_within(smallest - 1)
     assert caught.value.needed_bytes == smallest
     assert f"whatever its workspaces are held to, it needs {smallest}" in str(caught.value)
+
+
+async def test_what_is_told_to_be_needed_is_the_least_that_fits() -> None:
+    """Without a limit this step's arena is within what is good enough, and above the least."""
+    graph, _ = read_graph("vit_b16")
+
+    async def compiled(memory_bytes: int | None) -> Plan:
+        async with compiling("cached", script=Script(generated=Generated())) as (_, strategy, queries, _):
+            inference = Pipeline(training=False)
+            return (await compile_graph(graph, strategy, queries, pipeline=inference, memory_bytes=memory_bytes)).plan
+
+    with pytest.raises(DoesNotFit) as caught:
+        await compiled(1)
+    needed = caught.value.needed_bytes
+    assert needed < (await compiled(None)).arena_bytes
+    assert (await compiled(needed)).arena_bytes == needed
+    with pytest.raises(DoesNotFit) as caught:
+        await compiled(needed - 1)
+    assert caught.value.needed_bytes == needed

@@ -211,12 +211,13 @@ def test_numbers_that_no_reader_takes_are_kept_in_memory_only(number: float) -> 
         )
 
 
-@pytest.mark.parametrize("workspace_bytes", [2**63 - 1, 2**63, 2**64, 2**300])
-def test_the_most_workspace(workspace_bytes: int) -> None:
+@pytest.mark.parametrize("field", ["workspace_bytes", "reserve_bytes"])
+@pytest.mark.parametrize("size", [2**63 - 1, 2**63, 2**64, 2**300])
+def test_the_most_memory(field: str, size: int) -> None:
     """What no device has is no more than the most that can be written."""
-    trials = Trials.of((replace(TRIALS[0], workspace_bytes=workspace_bytes),))
+    trials = Trials.of((replace(TRIALS[0], **{field: size}),))
     read = decode(encode(replace(RECORD, searches=(replace(RECORD.searches[0], trials=trials),))))
-    assert [trial.workspace_bytes for trial in read.searches[0].trials] == [2**63 - 1]
+    assert [getattr(trial, field) for trial in read.searches[0].trials] == [2**63 - 1]
 
 
 def test_samples_cut_short() -> None:

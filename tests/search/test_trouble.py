@@ -25,8 +25,9 @@ from algosearch.backends.simulated import (
     searches,
 )
 from algosearch.errors import DeviceUnavailable, InvalidPolicy, NoAlgorithm, SearchFailed, UnknownDevice
-from algosearch.ops import ConvOp, canonical
+from algosearch.ops import BatchNormOp, ConvOp, canonical
 from algosearch.records import Key, Record, SearchMode
+from algosearch.settings import Isolation
 from algosearch.stores import MemoryStore
 from algosearch.stores.base import Committed, Miss
 from tests.search.gated import GatedBackend, RaisesOnce
@@ -149,12 +150,34 @@ async def test_a_workspace_that_no_device_can_address(tmp_path: Path) -> None:
         assert searcher.statistics().engine.searched == 0
 
 
-async def test_an_op_of_which_every_size_is_beyond_64_bits(tmp_path: Path) -> None:
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+async def test_a_reserve_that_no_device_can_address(isolation: Isolation, tmp_path: Path) -> None:
+    op = BatchNormOp(shape=(1, 8, 4, 4), phase="training", fusion="activation")
+    problem = ProblemScript(
+        op=op,
+        candidates=(
+            CandidateScript(algorithm=FAST, time_us=1.0, reserve_bytes=2**63),
+            CandidateScript(algorithm=SLOW, time_us=9.0, reserve_bytes=2**63 - 1),
+        ),
+    )
+    backend = SimulatedBackend(Script(problems=(problem,), devices=(DeviceScript(memory_bytes=2**64 - 1),)))
+    for searched in (1, 0):
+        async with open_searcher(store=str(tmp_path), backends=[backend], isolation=isolation) as searcher:
+            choice = await searcher.select(op)
+            assert (choice.algorithm, choice.reserve_bytes) == (SLOW, 2**63 - 1)
+            (rejection,) = choice.rejections
+            assert f"not_supported: needs {2**63} bytes of reserve" in rejection.describe()
+            engine = searcher.statistics().engine
+            assert (engine.searched, engine.not_kept) == (searched, 0)
+
+
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+async def test_an_op_of_which_every_size_is_beyond_64_bits(isolation: Isolation, tmp_path: Path) -> None:
     op = ConvOp(input_shape=(2**40, 2**40, 2**20, 2**20), filter_shape=(2**20, 2**40, 1, 1))
     backend = SimulatedBackend(Script(generated=Generated(candidates=12)))
     assert any(each.workspace_bytes >= 2**64 for each in backend.problem(canonical(op)).candidates)
     for searched in (1, 1, 0):  # some of it was trouble, so that the next engine looks once more
-        async with open_searcher(store=str(tmp_path), backends=[backend]) as searcher:
+        async with open_searcher(store=str(tmp_path), backends=[backend], isolation=isolation) as searcher:
             with pytest.raises(NoAlgorithm, match=r"needs \d{20,} bytes of workspace, and no device has 2\*\*63"):
                 await searcher.select(op, mode="exhaustive")
             assert searcher.statistics().engine.searched == searched

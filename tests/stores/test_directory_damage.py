@@ -114,3 +114,19 @@ async def test_a_log_without_its_file_is_not_played_into_the_next(home: Director
         assert isinstance(await read(store, some_key()), Miss)
         assert (await store.commit(some_record(1), after=0)).kept
     assert await readable(home, 2) == [1]
+
+
+async def test_a_schema_with_words_that_are_no_text_is_set_aside(
+    home: DirectoryHome, caplog: pytest.LogCaptureFixture
+) -> None:
+    """SQLite quotes them in its error, which Python cannot decode, and raises none of SQLite's errors then."""
+    await filled(home)
+    file = home.path / "cache.db"
+    whole = file.read_bytes()
+    named = whole.index(b"Cache_key_rawCache")  # an index of that name, and whose it is
+    file.write_bytes(whole[:named] + b"Cache_key_\xe7aw" + whole[named + 13 :])
+    assert await readable(home, 3) == []
+    assert len(set_aside(home)) == len(warnings(caplog)) == 1
+    await filled(home)
+    assert await readable(home, 3) == [0, 1, 2]
+    assert len(set_aside(home)) == 1

@@ -38,6 +38,7 @@ from algosearch.devices.remote.protocol import (
     ToChild,
     ToParent,
     Unavailable,
+    encoded,
     frame,
 )
 from algosearch.errors import DeviceUnavailable
@@ -208,7 +209,7 @@ class RemoteSession:
             number = next(self._numbers)
             self._answers[number] = answers
         try:
-            self._send(Call(number, name, msgspec.Raw(msgspec.msgpack.encode(arguments))))
+            self._send(Call(number, name, msgspec.Raw(encoded(arguments))))
             answer = answers.get()
         finally:
             with self._lock:

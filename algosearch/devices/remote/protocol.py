@@ -17,6 +17,7 @@ from algosearch.backends import Device, Recipe
 from algosearch.devices.blame import Blame
 from algosearch.devices.job import Found, Job, Limits, Side, Step, Worked
 from algosearch.ops import Op
+from algosearch.ops.types import LARGEST
 from algosearch.records import Built, Burst, Candidate, Environment, Failure, Listing
 from algosearch.records.plain import plainly
 from algosearch.records.trial import Duration
@@ -218,16 +219,28 @@ TO_CHILD: Final[msgspec.msgpack.Decoder[ToChild]] = msgspec.msgpack.Decoder(ToCh
 TO_PARENT: Final[msgspec.msgpack.Decoder[ToParent]] = msgspec.msgpack.Decoder(ToParent, strict=True)
 
 
+def encoded(value: object) -> bytes:
+    """A message, or what is in a `Call` or its answer, in MessagePack; plainly, where it could not be written else."""
+    try:
+        return _encode(value)
+    except (UnicodeEncodeError, OverflowError):  # an error names a path that is no text; a workspace has 2**64 bytes
+        return _encode(plainly(value))
+
+
+def as_read(listing: Listing) -> Listing:
+    """A listing as it will be read, which it is as it is unless it has sizes that cannot be written."""
+    if all(max(each.workspace_bytes, each.reserve_bytes) <= LARGEST for each in listing.candidates):
+        return listing
+    return msgspec.msgpack.decode(encoded(listing), type=Listing)
+
+
 def frame(message: ToChild | ToParent) -> bytes:
     """A message as it is sent.
 
     Raises:
         ProtocolError: it is too long for that.
     """
-    try:
-        raw = _encode(message)
-    except UnicodeEncodeError:  # an error's text, say, that names a path which is none
-        raw = _encode(plainly(message))
+    raw = encoded(message)
     if len(raw) > LONGEST_BYTES:
         raise ProtocolError(f"a {type(message).__name__} of {len(raw)} bytes is longer than any message")
     return _LENGTH.pack(len(raw)) + raw
