@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from time import perf_counter
 from typing import Final, Protocol, TypeVar
 
@@ -17,7 +18,7 @@ from algosearch.records import Failure, Listing, Policy, SearchMode
 T = TypeVar("T")
 
 _SORTING: Final = 20
-"""A long line is sorted at most once in so many times what that takes, but for those that have gone."""
+"""But for those that have gone, lines are sorted at most once in so many times what that takes."""
 
 
 class Awaited(Protocol):
@@ -126,22 +127,45 @@ class Turn:
             await self._pool.take(self)
 
 
+class Sorting:
+    """When a line may be sorted that need not be. One for all lines of a process: hundreds of engines can share it."""
+
+    def __init__(self) -> None:
+        self._not_before = 0.0
+        """Of `perf_counter`."""
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it would take little of the time since one was sorted."""
+        return perf_counter() >= self._not_before
+
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        """A line is sorted within this block. A short one does not bring the next long one's turn nearer."""
+        began = perf_counter()
+        yield
+        ended = perf_counter()
+        self._not_before = max(self._not_before, ended + (ended - began) * _SORTING)
+
+
+_SORTED: Final = Sorting()
+
+
 class Line:
     """Who queues. Most awaited first, then by precedence; a stable sort, so that among equals the oldest stays first.
 
     Who is awaited changes in the callers' threads, unannounced. A short line is sorted for every turn; a long one each
-    time that a sixteenth of it has gone, and whenever sorting would take a twentieth of the time since it was sorted
+    time that a sixteenth of it has gone, and whenever sorting would take a twentieth of the time since one was sorted
     last: to look at thousands for each turn would cost more than it gains, and to let hundreds go before who is awaited
     now would be to forget it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, sorting: Sorting = _SORTED) -> None:
         self._turns: dict[Turn, None] = {}
         """In order. Made anew when it is sorted, so that little of what has gone is left before the first."""
         self._sorted_for = 0
-        """For so many more turns the order is taken as it is,"""
-        self._sorted_until = 0.0
-        """and until then, of `perf_counter`."""
+        """For so many more turns the order is taken as it is."""
+        self._sorting = sorting
 
     def __len__(self) -> int:
         return len(self._turns)
@@ -152,16 +176,12 @@ class Line:
 
     def first(self) -> Turn | None:
         """Who is next; None if there is nobody."""
-        if self._sorted_for <= 0 or perf_counter() >= self._sorted_until:
-            self._sort()
+        if self._turns and (self._sorted_for <= 0 or self._sorting.is_due):
+            with self._sorting.timed():
+                order = sorted(self._turns, key=lambda turn: (-turn.who.awaited, turn.who.precedence))
+            self._turns = dict.fromkeys(order)
+            self._sorted_for = len(order) // 16
         return next(iter(self._turns), None)
-
-    def _sort(self) -> None:
-        began = perf_counter()
-        self._turns = dict.fromkeys(sorted(self._turns, key=lambda turn: (-turn.who.awaited, turn.who.precedence)))
-        ended = perf_counter()
-        self._sorted_for = len(self._turns) // 16
-        self._sorted_until = ended + (ended - began) * _SORTING
 
     def remove(self, turn: Turn) -> None:
         """Its turn has come, or it waits no more. Harmless if it does not queue."""

@@ -12,7 +12,7 @@ from algosearch.backends.simulated import DeviceScript, Script, SimulatedBackend
 from algosearch.devices import turn as turns
 from algosearch.devices.places import IN_HAND, IN_HAND_OF_A_CHILD
 from algosearch.devices.pool import MOST_LET_GO, Pool, Turn
-from algosearch.devices.turn import Line
+from algosearch.devices.turn import Line, Sorting
 from algosearch.devices.worker import Found, WorkerRules
 from algosearch.errors import DeviceUnavailable
 from algosearch.records import Burst, Failure, Policy
@@ -264,7 +264,7 @@ def _line(monkeypatch: pytest.MonkeyPatch, length: int) -> tuple[Line, list[Who]
     """One that was just sorted, by a clock that goes on by a second whenever somebody looks."""
     seconds = itertools.count()
     monkeypatch.setattr(turns, "perf_counter", lambda: float(next(seconds)))
-    line, everybody = Line(), [Who(str(n)) for n in range(length)]
+    line, everybody = Line(Sorting()), [Who(str(n)) for n in range(length)]
     for who in everybody:
         line.append(Turn(Nobodys(), who))
     assert line.first() is not None
@@ -280,6 +280,22 @@ def test_who_is_awaited_comes_soon_although_thousands_queue(monkeypatch: pytest.
         line.remove(turn)
         before += 1
     assert before <= 21
+
+
+def test_hundreds_of_lines_are_sorted_no_more_often_than_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one process: short ones too, which are sorted for each turn."""
+    now_s = 0.0
+    sorting = Sorting()
+    monkeypatch.setattr(turns, "perf_counter", lambda: now_s)
+    with sorting.timed():
+        now_s = 1.0
+    with sorting.timed():
+        now_s = 1.001
+    assert not sorting.is_due
+    now_s = 20.9
+    assert not sorting.is_due
+    now_s = 21.1
+    assert sorting.is_due
 
 
 def test_a_line_keeps_its_order_whoever_leaves_it(monkeypatch: pytest.MonkeyPatch) -> None:
