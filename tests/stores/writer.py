@@ -1,7 +1,7 @@
 """A process that writes records and says so: `python -m tests.stores.writer DIRECTORY FIRST COUNT`.
 
 A line with its number for each record that was acknowledged; `opened` before the first, with the seconds that it took.
-It waits for a line on its standard input before it opens the store.
+It waits for a line on its standard input before it opens the store, and for the end of it before it closes the store.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ async def write(directory: str, first: int, count: int) -> None:
     for n in range(first, first + count):
         if (await store.commit(some_record(n, trials=12), after=0)).kept:
             say(n)
+    await asyncio.to_thread(sys.stdin.read)
     await store.aclose()
 
 
