@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack, ExitStack, nullcontext
+from contextlib import AsyncExitStack, ExitStack, closing, nullcontext
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Annotated
@@ -92,14 +92,15 @@ def _carry_out(job: _Job, *, plan: Path | None, trace: Path | None, json: bool, 
 
     terminal = Terminal()
     with ExitStack() as stack:
-        targets: list[Target | None] = []
-        for option, path in (("--plan", plan), ("--trace", trace)):
-            target = None if path is None else Target(option, path)
-            targets.append(target)
-            if target is not None:
-                stack.callback(target.close)
-                target.check_is_not(Path(job.source), "the model")
-        plan_target, trace_target = targets
+
+        def target_of(option: str, path: Path | None) -> Target | None:
+            if path is None:
+                return None
+            target = stack.enter_context(closing(Target(option, path)))
+            target.check_is_not(Path(job.source), "the model")
+            return target
+
+        plan_target, trace_target = target_of("--plan", plan), target_of("--trace", trace)
         if plan is not None and trace_target is not None:
             trace_target.check_is_not(plan, "the file of --plan")
         stack.enter_context(terminal.logging(verbose=verbose))
