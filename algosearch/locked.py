@@ -7,8 +7,8 @@ somebody having its number, would leave a copy that nobody knows. So a fork wait
 and none is while it goes on.
 
 Rejected: locks of a process (`lockf`), which a fork has no part in: the system takes two threads of two processes that
-wait for each other's devices for a deadlock. And `filelock`, which keeps forks off in the same way (4.3), but asks for a
-lock again and again: who waits for a device is to have it as soon as it is free.
+wait for each other's devices for a deadlock. And `filelock`, which keeps forks off in the same way (4.3), but asks for
+a lock again and again: who waits for a device is to have it as soon as it is free.
 """
 
 from __future__ import annotations
