@@ -6,18 +6,24 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 
-def sample(bench: str, *what: object, gpu: str | None = None) -> dict[str, Any]:
+def sample(
+    bench: str, *what: object, gpu: str | None = None, variables: Mapping[str, str] | None = None
+) -> dict[str, Any]:
     """One sample of a bench (its `__file__`), whose `--sample` says what to measure."""
-    return told([bench, "--sample", *map(str, what)], gpu=gpu)
+    return told([bench, "--sample", *map(str, what)], gpu=gpu, variables=variables)
 
 
-def told(line: Sequence[str], *, gpu: str | None = None) -> dict[str, Any]:
-    """What a script, with its arguments, has to tell; with a GPU given, it sees no other one."""
-    environment = None if gpu is None else os.environ | {"CUDA_VISIBLE_DEVICES": gpu}
+def told(line: Sequence[str], *, gpu: str | None = None, variables: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """What a script, with its arguments, has to tell; with a GPU given, it sees no other one.
+
+    Args:
+        variables: of its environment, on top of this process's.
+    """
+    environment = {**os.environ, **(variables or {})} | ({} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu})
     done = subprocess.run([sys.executable, *line], stdout=subprocess.PIPE, text=True, check=True, env=environment)
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found

@@ -6,7 +6,13 @@ added, for the worker has done that by then. PyTorch's is the sum of the first c
 it takes to compile them in one program, with autotuning at level 4 and without. `whole_s` is from the start of the
 process, and has the start of the worker in it. The ledger is that of one search in threads.
 
+The driver keeps the code that it, or a library, compiled at run time (`CUDA_CACHE_PATH`, ~/.nv unless it says
+something else). Each sample, ours and the peers', has an empty one to itself, as the first process on a machine or in
+a fresh container has; with `--code-cache kept` all share the user's, and from the second process of a kind on nothing
+is compiled anew.
+
     python bench/cold_search.py --json bench/results/cold_search.json
+    python bench/cold_search.py --code-cache kept --json bench/results/cold_search_code_kept.json
 """
 
 from __future__ import annotations
@@ -161,9 +167,11 @@ def sample(who: str, network: str, case: str, batch: int) -> dict[str, Any]:
     raise ValueError(f"nobody is called {who}")
 
 
-def _elsewhere(who: str, network: str, case: str, batch: int) -> dict[str, Any]:
+def _elsewhere(who: str, network: str, case: str, batch: int, *, code_cache: str = "kept") -> dict[str, Any]:
     """One sample, in a process of its own."""
-    return apart.sample(__file__, who, network, case, batch, time.time())
+    with tempfile.TemporaryDirectory() as empty:
+        variables = {"CUDA_CACHE_PATH": empty} if code_cache == "empty" else {}
+        return apart.sample(__file__, who, network, case, batch, time.time(), variables=variables)
 
 
 def main() -> None:
@@ -171,6 +179,7 @@ def main() -> None:
     parser.add_argument("--sample", nargs=5, metavar=("WHO", "NETWORK", "CASE", "BATCH", "STARTED"))
     add_networks(parser, 64)
     parser.add_argument("--peers", nargs="*", choices=PEERS, default=list(PEERS))
+    parser.add_argument("--code-cache", choices=("empty", "kept"), default="empty")
     parser.add_argument("--times", type=int, default=5)
     parser.add_argument("--peer-times", type=int, default=3)
     options = parser.parse_args()
@@ -179,7 +188,7 @@ def main() -> None:
         found = sample(who, network, case, int(batch))
         print(json.dumps({**found, "whole_s": time.time() - float(started)}))
         return
-    figures: dict[str, Any] = {}
+    figures: dict[str, Any] = {"code_cache": options.code_cache}
     raw: dict[str, Any] = {}
     for network in options.networks:
         for batch in options.batches:
@@ -195,8 +204,8 @@ def _add_case(figures: dict[str, Any], raw: dict[str, Any], what: tuple[str, str
     for turn in range(max(options.times, options.peer_times)):
         for who, found in samples.items():
             if turn < (options.times if who == "ours" else options.peer_times):
-                found.append(_elsewhere(who, network, case, batch))
-    samples["ledger"] = [_elsewhere("ledger", network, case, batch)]
+                found.append(_elsewhere(who, network, case, batch, code_cache=options.code_cache))
+    samples["ledger"] = [_elsewhere("ledger", network, case, batch, code_cache=options.code_cache)]
     raw[name] = samples
     medians = {who: statistics.median(each["wall_s"] for each in found) for who, found in samples.items() if found}
     mine = sorted(samples["ours"], key=lambda each: each["wall_s"])[len(samples["ours"]) // 2]

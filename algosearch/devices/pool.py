@@ -5,9 +5,10 @@ Devices of one kind share every answer, so they share one queue; whichever is fr
 What waits here has begun nothing and can still be withdrawn, or be found by somebody else.
 
 Keys for which something dear is built queue by themselves, and have places of their own at a device: they go through
-another thread of it, one after the other, and nobody else waits behind them. Among equally awaited ones they come last,
-but not behind any number of others: they need little of what those need, and whoever asks again and again would keep
-them for ever. Whether a key is one of them is seen when it is listed (`MustCompile`); then it queues again, as such.
+another thread of it, one after the other, and nobody else waits behind them. They have those places at once, for what
+takes longest is to begin soon. But who stands back (a batch norm: up to a second for each engine, and a network has
+twenty of them) has one when nobody queues that is awaited as much, or after a hundred others: whoever asks again and
+again would keep it for ever. Whether a key is dear is seen when it is listed (`MustCompile`); then it queues again.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ __all__ = ("Awaited", "Pool", "Turn")
 logger = logging.getLogger("algosearch.devices")
 
 MOST_LET_GO: Final = 100
-"""So many others, however awaited, what is dear lets go before; then one of it has the next of its places."""
+"""So many others, however awaited, who stands back lets go before; then one of those has the next of their places."""
 
 
 class Pool:
@@ -77,9 +78,11 @@ class Pool:
         """Workers that were set aside."""
         self._queue = Line()
         self._dear = Line()
-        """Of keys for which something dear is built."""
+        """Of keys for which something dear is built,"""
+        self._patient = Line()
+        """and of those of them who stand back."""
         self._let_go = 0
-        """How many others had a turn since one of those had."""
+        """How many others had a turn since one of these had."""
         self._environment: Environment | None = None
         self._opening_first = anyio.Lock()
         self._opening_more = False
@@ -90,7 +93,7 @@ class Pool:
 
     @property
     def _queued(self) -> int:
-        return len(self._queue) + len(self._dear)
+        return sum(map(len, (self._queue, self._dear, self._patient)))
 
     @property
     def kind(self) -> str:
@@ -248,17 +251,17 @@ class Pool:
 
     def _in_hand(self, worker: Worker) -> int:
         """How many keys it may hold now, beside those that are dear."""
-        return self._share(self._queue, worker.in_hand, least=IN_HAND)
+        return self._share(len(self._queue), worker.in_hand, least=IN_HAND)
 
     def _dear_to_hold(self) -> int:
         """How many of those that are dear a worker may hold now."""
-        return self._share(self._dear, DEAR_IN_HAND, least=1)
+        return self._share(len(self._dear) + len(self._patient), DEAR_IN_HAND, least=1)
 
-    def _share(self, line: Line, most: int, *, least: int) -> int:
+    def _share(self, queued: int, most: int, *, least: int) -> int:
         """Where others could take what queues, a worker holds less and less as the queue runs short: in the end nobody
         shall have a pile while another has nothing. Each takes half of its share, again and again."""
         takers = len(self._workers) * (2 if self._rivals() else 1)
-        return most if takers == 1 else min(most, max(least, len(line) // (2 * takers)))
+        return most if takers == 1 else min(most, max(least, queued // (2 * takers)))
 
     def _load(self, worker: Worker) -> float:
         """How much of what it may hold at once a worker holds."""
@@ -275,6 +278,8 @@ class Pool:
         return set_aside[-1].again()
 
     def _line_of(self, turn: Turn) -> Line:
+        if turn.stands_back:
+            return self._patient
         return self._dear if turn.is_dear else self._queue
 
     def _count(self, turn: Turn, worker: Worker, change: int) -> None:
@@ -293,7 +298,7 @@ class Pool:
             self._count(turn, worker, 1)
             turn.worker = worker
             if turn.call(turn):
-                self._let_go = self._let_go + 1 if self._dear and not turn.is_dear else 0
+                self._let_go = self._let_go + 1 if self._patient and not turn.stands_back else 0
             else:
                 self._count(turn, worker, -1)
                 turn.worker = None
@@ -303,15 +308,15 @@ class Pool:
             self._opening_more = True
             self._tasks.start_soon(self._open_more)
         elif not self._workers:
-            for turn in (*self._queue.emptied(), *self._dear.emptied()):
+            for turn in (*self._queue.emptied(), *self._dear.emptied(), *self._patient.emptied()):
                 turn.call(turn)
 
     def _next(self) -> tuple[Turn, Worker] | None:
         """Whose turn it is, and where; None if there is nobody, or no place. Who has no place does not keep those of
-        the other kind from theirs, but that what is dear lets go before who is awaited as much (`MOST_LET_GO`)."""
-        usual, dear = self._queue.first(), self._dear.first()
-        waits_long = self._let_go >= MOST_LET_GO
-        if dear is not None and (usual is None or waits_long or dear.who.awaited > usual.who.awaited):
+        the other kind from theirs."""
+        usual = self._queue.first()
+        dear = self._next_dear(usual)
+        if dear is not None:
             worker = min(self._workers, key=self._dear_in_hand.__getitem__)
             if self._dear_in_hand[worker] < self._dear_to_hold():
                 return dear, worker
@@ -320,6 +325,15 @@ class Pool:
             if self._workers[worker] < self._in_hand(worker):
                 return usual, worker
         return None
+
+    def _next_dear(self, usual: Turn | None) -> Turn | None:
+        """Who has the next place of those that are dear; None if nobody may yet."""
+        dear, patient = self._dear.first(), self._patient.first()
+        if patient is not None:
+            most_awaited = max((turn.who.awaited for turn in (usual, dear) if turn is not None), default=-1)
+            if patient.who.awaited > most_awaited or self._let_go >= MOST_LET_GO:
+                return patient
+        return dear
 
     async def aclose(self) -> None:
         """Close every worker, all at once. To be shielded by the caller."""

@@ -39,6 +39,11 @@ class Awaited(Protocol):
         """Whether it is known that something dear is built for it. Does not change while it queues."""
         ...
 
+    @property
+    def stands_back(self) -> bool:
+        """Whether it is dear, and lets others go first that are awaited as much. Does not change either."""
+        ...
+
 
 class Places(Protocol):
     """Who gives places: a pool."""
@@ -55,12 +60,13 @@ class Places(Protocol):
 class Turn:
     """A place at a device, or in the queue for one. If its device is set aside it queues again, for another one."""
 
-    __slots__ = ("_pool", "call", "is_dear", "who", "worker")
+    __slots__ = ("_pool", "call", "is_dear", "stands_back", "who", "worker")
 
     def __init__(self, pool: Places, who: Awaited) -> None:
         self.who = who
         self.is_dear = who.is_dear
-        """In which line it queues, and which places it may have."""
+        """Which places it may have."""
+        self.stands_back = who.stands_back
         self.worker: Worker | None = None
         self.call: Callable[[Turn], bool] = _nobody_comes
         """Called when its turn has come, or when there is nobody left; False if it is not used."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TypeVar
 
 import msgspec
 
-from algosearch.records import Built, Burst, Failure, Listing, Trial
+from algosearch.records import Built, Burst, Candidate, Failure, Listing, Trial
 
 
 class Build(msgspec.Struct, frozen=True):
@@ -78,3 +79,28 @@ def each_of(outcome: Outcome, asked: int, good: type[Good]) -> tuple[Good | Fail
     if len(checked) != asked:
         raise ValueError(f"each outcome must be a {good.__name__} or a Failure")
     return checked
+
+
+def describe(instruction: Instruction, candidates: Sequence[Candidate]) -> str:
+    """In few words, for a `repr`.
+
+    Args:
+        candidates: the race's, by rank.
+    """
+    match instruction:
+        case Build(ranks):
+            return f"building {_count(len(ranks))}"
+        case Widen():
+            return "listing more candidates"
+        case Launch(ranks):
+            return f"first run of {candidates[ranks[0]].algorithm}"
+        case Time(bursts, final=final):
+            return f"{'finals' if final else 'timing'} of {_count(len({rank for rank, _ in bursts}))}"
+        case Check(rank):
+            return f"checking {candidates[rank].algorithm}"
+        case Finished():
+            return "done"
+
+
+def _count(candidates: int) -> str:
+    return "1 candidate" if candidates == 1 else f"{candidates} candidates"

@@ -4,9 +4,9 @@ What it promises: for every policy that `Policy.pick` takes its trials to cover,
 window of the best candidate looked at, as far as three standard errors can promise. What it may cost is bounded
 (`algosearch.race.budget`).
 
-Phases, in order, each entered again whenever there is work for it: build → launch → coarse rounds → check → look
-further → final rounds → finished. Which one it is, is worked out from the standings before each instruction; no
-decision is stored.
+Phases, in order, each entered again whenever there is work for it: build → launch → coarse rounds → look at what is
+lacking → check → look further → final rounds → finished. Which one it is, is worked out from the standings before each
+instruction; no decision is stored.
 """
 
 from __future__ import annotations
@@ -15,15 +15,30 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from math import isfinite
+from typing import Final
 
 from algosearch.race.budget import Budget
-from algosearch.race.instructions import Build, Check, Finished, Instruction, Launch, Outcome, Time, Widen, each_of
+from algosearch.race.instructions import (
+    Build,
+    Check,
+    Finished,
+    Instruction,
+    Launch,
+    Outcome,
+    Time,
+    Widen,
+    describe,
+    each_of,
+)
 from algosearch.race.rounds import Bursts, impossible, is_time, laid_out, lasts_us
 from algosearch.race.rules import RaceRules, rules_for
 from algosearch.race.standings import Standings
 from algosearch.race.timekeeper import Timekeeper
 from algosearch.records import DEFAULT_POLICY, PRECISE, Built, Burst, Candidate, Failure, Listing, Policy, SearchMode
 from algosearch.records.policy import LOOK_AT
+
+_FAR: Final = 4
+"""By so much a list is made longer that has too few of what a policy admits."""
 
 
 class Race:
@@ -68,6 +83,8 @@ class Race:
         self._unbuilt: list[int] = []
         self._unlaunched: deque[int] = deque()
         """Who of them still has to be, and others whom nobody has taken out yet."""
+        self._covered = -1
+        """As the standings are after so many changes, nothing is lacking."""
         self._settled = -1
         """As the standings are after so many changes, no coarse round is to be run."""
         self._unchecked: deque[int] = deque()
@@ -83,7 +100,7 @@ class Race:
 
     def __repr__(self) -> str:
         looked = f"{len(self._looked)} of {len(self.candidates)}"
-        pending = "between two steps" if self._pending is None else self._describe(self._pending)
+        pending = "between two steps" if self._pending is None else describe(self._pending, self.candidates)
         return f"<Race of {looked}, {len(self._standings.rounds)} rounds, {pending}>"
 
     @property
@@ -216,15 +233,20 @@ class Race:
         if self._mode == "exhaustive" and not self._complete:
             return Widen(None)
         while True:
-            step = self._build() or self._launch() or self._coarse() or self._check()
-            if step is not None:
+            # What is lacking comes before a check: alone, one is held against the definition, for a tenth of a second.
+            step = (
+                self._build()
+                or self._launch()
+                or self._coarse()
+                or self._lacking()
+                or self._check()
+                or self._further()
+                or self._final()
+                or Finished(self._standings.trials(), self._complete)
+            )
+            if not isinstance(step, list):
                 return step
-            further = self._further()
-            if isinstance(further, Widen):
-                return further
-            if not further:
-                return self._final() or Finished(self._standings.trials(), self._complete)
-            self._look(further)
+            self._look(step)
 
     def _build(self) -> Build | None:
         failed, built = self._standings.failures, self._standings.build_us
@@ -286,22 +308,27 @@ class Race:
         rank = self._unchecked[0]
         against = next((other for other in self._checked if other not in standings.failures), None)
         if against is None:
-            against = next((other for other in (*standings.front(), *standings.alive()) if other != rank), None)
+            # The fastest, for it is run: some take a thousand times as long as the best.
+            against = next((other for other in (*standings.fastest(), *standings.alive()) if other != rank), None)
         return Check(rank, against)
 
-    def _further(self) -> list[int] | Widen | None:
-        """More to look at: what an asked policy lacks, or as many again if the latest ones were worth it, and what
-        follows is not dear."""
-        if self._mode == "exhaustive":
+    def _lacking(self) -> list[int] | Widen | None:
+        """What an asked policy lacks; None if nothing."""
+        if self._mode == "exhaustive" or self._covered == self._standings.changes:
             return None
-        wider = Widen(2 * max(len(self.candidates), LOOK_AT))
         for policy in range(len(self._policies)):
             lacking = self._standings.lacking(policy)
             if lacking:
                 return lacking
             if lacking is None and not self._complete:
-                return wider
-        if not self._looks_further:
+                # What it admits stands far behind: a narrow step would be followed by another.
+                return Widen(_FAR * max(len(self.candidates), LOOK_AT))
+        self._covered = self._standings.changes
+        return None
+
+    def _further(self) -> list[int] | Widen | None:
+        """As many again to look at, if the latest ones were worth it, and what follows is not dear; None if not."""
+        if self._mode == "exhaustive" or not self._looks_further:
             return None
         rest = [rank for rank in self._admitted() if rank not in self._looked]
         if not rest and self._complete:
@@ -309,7 +336,7 @@ class Race:
         # Of the first look, its second half counts as the latest.
         if not self._standings.found_better(set(islice(self._looked, self._wave or len(self._looked) // 2))):
             return None
-        return rest[: len(self._looked)] or wider
+        return rest[: len(self._looked)] or Widen(2 * max(len(self.candidates), LOOK_AT))
 
     def _final(self) -> Time | None:
         """Rounds of those between whom an asked policy is undecided, the leader first and last; and when nothing is,
@@ -367,26 +394,7 @@ class Race:
         self._unbuilt += new
         self._unlaunched += new
 
-    def _describe(self, instruction: Instruction) -> str:
-        match instruction:
-            case Build(ranks):
-                return f"building {_count(len(ranks))}"
-            case Widen():
-                return "listing more candidates"
-            case Launch(ranks):
-                return f"first run of {self.candidates[ranks[0]].algorithm}"
-            case Time(bursts, final=final):
-                return f"{'finals' if final else 'timing'} of {_count(len({rank for rank, _ in bursts}))}"
-            case Check(rank):
-                return f"checking {self.candidates[rank].algorithm}"
-            case Finished():
-                return "done"
-
 
 def _require_ranks(listing: Listing) -> None:
     if [candidate.rank for candidate in listing.candidates] != list(range(len(listing.candidates))):
         raise ValueError("the ranks of a listing must count up from 0")
-
-
-def _count(candidates: int) -> str:
-    return "1 candidate" if candidates == 1 else f"{candidates} candidates"

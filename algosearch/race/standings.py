@@ -11,13 +11,18 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence, Set
+from itertools import islice
 from math import hypot
+from typing import Final
 
 from algosearch.ops.types import LARGEST
 from algosearch.race.estimate import LONGEST_US, SHORTEST_US, TRIM, Estimate, estimates
 from algosearch.race.rules import RaceRules
 from algosearch.records import PRECISE, Burst, Candidate, Failure, Policy, SearchMode, Stage, Trial, packed, refusable
-from algosearch.records.policy import LOOK_AT, TIE, WINDOW
+from algosearch.records.policy import AS_GOOD, LOOK_AT, TIE, WINDOW
+
+_SPARED: Final = 0.9
+"""Of what `Policy.pick` allows."""
 
 
 class Standings:
@@ -133,6 +138,8 @@ class Standings:
 
     def lacking(self, policy: int) -> list[int] | None:
         """What must be looked at before `Policy.pick` takes this policy for covered; None if the list has too few."""
+        if self._is_as_good(policy):
+            return []
         have = 0
         lacking: list[int] = []
         for rank in range(len(self.candidates)):
@@ -145,6 +152,14 @@ class Standings:
             else:
                 lacking.append(rank)
         return lacking if lacking or have >= LOOK_AT else None
+
+    def _is_as_good(self, policy: int) -> bool:
+        """As `Policy.pick` has it, with something to spare, for a trial is rounded."""
+        works = (rank for rank in range(len(self.candidates)) if rank not in self.failures)
+        first, leader = list(islice(works, LOOK_AT)), self.leader(policy)
+        if leader is None or len(first) < LOOK_AT or not all(rank in self.launch_us for rank in first):
+            return False
+        return self.time_us(leader) <= (1 + _SPARED * AS_GOOD) * self.best_us()
 
     # -- who stands where --------------------------------------------------------------------------------------------
 

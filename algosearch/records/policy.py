@@ -46,8 +46,10 @@ MOST_TIE: Final = 0.01
 """However noisy it was: who was measured slower by more than this is not preferred for its workspace."""
 LOOK_AT: Final = 4
 """So many admitted candidates must have been timed before a search that left out some of the library's list may answer
-a policy. Measured on an H200: for a limit of 1 MiB the best is among the four best-ranked that fit, for zero among
-three."""
+a policy; unless one of them is as good as if nothing had been refused. Measured on an H200: for a limit of 1 MiB the
+best is among the four best-ranked that fit, for zero among three."""
+AS_GOOD: Final = MOST_TIE
+"""Relative lag behind the fastest of all up to which one is as good as if nothing had been refused."""
 
 
 _NOTE_SWITCHES: Final[tuple[tuple[Rule, str, bool], ...]] = (
@@ -155,15 +157,19 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True, gc=Fals
     def _pick_from(self, search: Search, record: Record) -> Choice:
         trials = search.trials
         verdicts = _screen(self).verdicts(trials)
-        _require_a_look(verdicts, complete=search.complete)
+        gap = _gap(verdicts, complete=search.complete)
         rivals = tuple(compress(range(len(verdicts)), verdicts.translate(_IS_RIVAL)))
         if not rivals:
+            if gap is not None:
+                raise NotCovered(gap)
             if _SCREENED in verdicts or _NOT_TRIED in verdicts:
                 raise NotCovered("the candidates that are admitted were not timed as rivals")
             put_aside = rejections(trials, verdicts)
             raise NoAlgorithm(record.key.problem.describe(), tuple(each.describe() for each in put_aside))
         times, errors = trials.times_us, trials.errors_us
         leader = _leader(trials, rivals, times)
+        if gap is not None and not _is_as_good(trials, times, leader):
+            raise NotCovered(gap)
         _require_nobody_sooner(trials, verdicts, times, errors, leader)
         pick, window, ties, precision = self._settle(trials, rivals, leader, times, errors)
         first = len(verdicts) - len(verdicts.lstrip(_PUT_ASIDE))
@@ -231,6 +237,7 @@ _SCREENED: Final = RULES.index("screened")
 _NOT_TRIED: Final = RULES.index("not_tried")
 _TIE: Final = RULES.index("tie")
 _FINAL: Final = STAGES.index("final")
+_LISTED: Final = STAGES.index("listed")
 # Tables for `translate`, and sets of verdicts: one pass in C over all trials.
 _IS_RIVAL: Final = bytes(verdict == 0 for verdict in range(256))
 _IS_SCREENED: Final = bytes(verdict == _SCREENED for verdict in range(256))
@@ -239,19 +246,31 @@ _LOOKED_AT: Final = bytes([0, _SCREENED])
 _PUT_ASIDE: Final = bytes(set(range(256)) - set(_LOOKED_AT))
 
 
-def _require_a_look(verdicts: bytearray, *, complete: bool) -> None:
-    """Raises NotCovered unless the first `LOOK_AT` that are admitted were looked at; `verdicts` in the library's
-    order."""
+def _gap(verdicts: bytearray, *, complete: bool) -> str | None:
+    """Why it cannot be said that the first `LOOK_AT` that are admitted were looked at; None if they were. `verdicts` in
+    the library's order."""
     looked_at = 0
     for verdict in verdicts:
         if verdict in _LOOKED_AT:
             looked_at += 1
             if looked_at == LOOK_AT:
-                return
+                return None
         elif verdict == _NOT_TRIED:
-            raise NotCovered("candidates that the library prefers and this policy admits were not looked at")
+            return "candidates that the library prefers and this policy admits were not looked at"
     if not complete:
-        raise NotCovered(f"only {looked_at} of the candidates looked at are admitted, and the library has more")
+        return f"only {looked_at} of the candidates looked at are admitted, and the library has more"
+    return None
+
+
+def _is_as_good(trials: Trials, times: tuple[float, ...], leader: int) -> bool:
+    """Whether the library's first `LOOK_AT` were looked at, whatever the policy says of them, and nobody who ran is
+    faster by more than `AS_GOOD`. Who else is admitted is no better than the best of all, which was looked for."""
+    failed = {place for place, _ in trials.failures}
+    works = [place for place in range(len(times)) if place not in failed]
+    if len(works) < LOOK_AT or any(trials.stages[place] == _LISTED for place in works[:LOOK_AT]):
+        return False
+    best_us = min(times[place] for place in works if trials.stages[place] != _LISTED)
+    return times[leader] <= (1 + AS_GOOD) * best_us
 
 
 def _leader(trials: Trials, rivals: tuple[int, ...], times: tuple[float, ...]) -> int:

@@ -28,7 +28,7 @@ import anyio
 from algosearch.backends import Device
 from algosearch.devices.pool import Pool, Turn
 from algosearch.errors import FoundAlone, NoAlgorithm, NotCached, NotCovered, SearchFailed
-from algosearch.ops import Op
+from algosearch.ops import BatchNormOp, Op
 from algosearch.records import (
     Candidate,
     Choice,
@@ -119,6 +119,11 @@ class Flight:
     def precedence(self) -> Precedence:
         """Who is searched first among equally awaited ones: the least."""
         return FIRST if self.place is None else self.place.precedence
+
+    @property
+    def stands_back(self) -> bool:
+        """Whether it lets others go first that are awaited as much."""
+        return self.is_dear and isinstance(self.op, BatchNormOp)
 
     @property
     def ended(self) -> bool:

@@ -123,6 +123,11 @@ class Verification:
         return False
 
     @property
+    def stands_back(self) -> bool:
+        """It does not."""
+        return False
+
+    @property
     def given_up(self) -> bool:
         """True once nobody waits for it any more."""
         return self._given_up

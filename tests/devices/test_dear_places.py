@@ -20,12 +20,12 @@ class Waits:
         self.called: list[str] = []
         self.turns: dict[str, Turn] = {}
 
-    def line_up(self, name: str, *, awaited: int = 0, is_dear: bool = False) -> None:
+    def line_up(self, name: str, *, awaited: int = 0, is_dear: bool = False, stands_back: bool = False) -> None:
         def call(turn: Turn) -> bool:
             self.called.append(name)
             return True
 
-        self.turns[name] = self._pool.line_up(Who(name, awaited, is_dear=is_dear), call)
+        self.turns[name] = self._pool.line_up(Who(name, awaited, is_dear=is_dear, stands_back=stands_back), call)
 
     def give_back(self, *names: str) -> list[str]:
         """Who was called by that."""
@@ -35,20 +35,38 @@ class Waits:
         return self.called[before:]
 
 
-async def test_dear_keys_have_places_of_their_own_and_come_last_of_those_awaited_as_much() -> None:
+async def test_dear_keys_have_places_of_their_own_at_once() -> None:
+    backend = SimulatedBackend(script())
+    async with anyio.create_task_group() as tasks:
+        pool = Pool(backend, backend.devices(), tasks)
+        await pool.environment()
+        waits = Waits(pool)
+        for n in range(IN_HAND + 2):
+            waits.line_up(f"{n}", awaited=1)
+        for n in range(DEAR_IN_HAND + 1):
+            waits.line_up(f"dear{n}", is_dear=True)
+        waits.line_up("patient", stands_back=True)
+        assert waits.called[IN_HAND:] == [f"dear{n}" for n in range(DEAR_IN_HAND)], "whoever else queues"
+        assert waits.give_back("dear0") == [f"dear{DEAR_IN_HAND}"]
+        assert waits.give_back("dear1") == [], "the others queue who are awaited more"
+        assert waits.give_back("0", "1") == [f"{IN_HAND}", f"{IN_HAND + 1}", "patient"]
+        await pool.aclose()
+
+
+async def test_who_stands_back_comes_last_of_those_awaited_as_much() -> None:
     backend = SimulatedBackend(script())
     async with anyio.create_task_group() as tasks:
         pool = Pool(backend, backend.devices(), tasks)
         await pool.environment()
         waits = Waits(pool)
         for n in range(DEAR_IN_HAND + 2):
-            waits.line_up(f"dear{n}", is_dear=True)
+            waits.line_up(f"dear{n}", stands_back=True)
         assert waits.called == [f"dear{n}" for n in range(DEAR_IN_HAND)]
         for n in range(IN_HAND + 2):
             waits.line_up(f"{n}")
         assert waits.called[DEAR_IN_HAND:] == [f"{n}" for n in range(IN_HAND)], "nobody is in their way"
         assert waits.give_back("dear0") == [], "others queue who are awaited as much, and the device is full"
-        waits.line_up("urgent", is_dear=True, awaited=1)
+        waits.line_up("urgent", stands_back=True, awaited=1)
         assert waits.called[-1] == "urgent"
         assert waits.give_back("0") == [f"{IN_HAND}"]
         assert waits.give_back("urgent") == []

@@ -22,11 +22,12 @@ from tests.devices.helpers import LIMIT_S, some_op
 class Who:
     """Somebody in the queue."""
 
-    def __init__(self, name: str, awaited: int = 0, *, is_dear: bool = False) -> None:
+    def __init__(self, name: str, awaited: int = 0, *, is_dear: bool = False, stands_back: bool = False) -> None:
         self.name = name
         self.awaited = awaited
         self.precedence = (0, b"")
-        self.is_dear = is_dear
+        self.is_dear = is_dear or stands_back
+        self.stands_back = stands_back
 
 
 async def test_asked_by_many_at_once_each_device_is_opened_once() -> None:
@@ -222,8 +223,9 @@ async def test_where_others_may_take_what_queues_a_device_holds_less_in_the_end(
 
 
 @pytest.mark.parametrize("awaited", [0, 1])
-async def test_what_is_dear_has_a_turn_however_many_others_come(awaited: int) -> None:
-    """Somebody asks for the next one whenever one is done: there is always one before it."""
+async def test_who_stands_back_has_a_turn_however_many_others_come(awaited: int) -> None:
+    """Somebody asks for the next one whenever one is done, and each tenth of those is dear: there is always one before
+    them."""
     backend = SimulatedBackend()
     order: list[str] = []
     held: list[Turn] = []
@@ -237,16 +239,18 @@ async def test_what_is_dear_has_a_turn_however_many_others_come(awaited: int) ->
     async with anyio.create_task_group() as tasks:
         pool = Pool(backend, backend.devices(), tasks)
         await pool.environment()
-        for _ in range(2 * IN_HAND):
-            pool.line_up(Who("other", awaited), call)
+        for n in range(4 * IN_HAND):
+            pool.line_up(Who("other", awaited, is_dear=n % 10 == 9), call)
         for n in range(3):
-            pool.line_up(Who(f"dear {n}", is_dear=True), call)
-        while len(order) < 3 * MOST_LET_GO:
-            pool.line_up(Who("other", awaited), call)
+            pool.line_up(Who(f"patient {n}", stands_back=True), call)
+        for n in itertools.count():
+            if len(order) >= 3 * MOST_LET_GO:
+                break
+            pool.line_up(Who("other", awaited, is_dear=n % 10 == 9), call)
             pool.give_back(held.pop(0))
         await pool.aclose()
     turns = [turn for turn, name in enumerate(order) if name != "other"]
-    assert [order[turn] for turn in turns] == ["dear 0", "dear 1"]
+    assert [order[turn] for turn in turns] == ["patient 0", "patient 1"]
     assert all(later - turn >= MOST_LET_GO for turn, later in itertools.pairwise([0, *turns]))
 
 

@@ -146,6 +146,40 @@ def test_it_widens_until_an_asked_policy_has_enough_to_choose_from() -> None:
     assert {trial.stage for trial in record.searches[0].trials[:10]} == {"listed"}
 
 
+def test_nobody_is_checked_alone_who_will_have_company() -> None:
+    """Alone, a candidate is held against the definition, which takes long."""
+    lanes = [Lane(time_us=100.0 + n, workspace_bytes=1 << 20) for n in range(4)]
+    lanes += [Lane(time_us=200.0 + n) for n in range(4)]
+    track = Track([Lane(time_us=150.0), *lanes], listed=4, look_at=4)
+    track.run(policies=(Policy(workspace_limit_bytes=0),))
+    kinds = [type(instruction) for instruction in track.instructions]
+    assert Widen in kinds[: kinds.index(Check)]
+    assert all(each.against is not None for each in track.instructions if isinstance(each, Check))
+
+
+def test_the_first_check_is_against_the_fastest_of_the_others() -> None:
+    """Some take a thousand times as long as the best, and it is run for that."""
+    track = Track(
+        [Lane(time_us=90_000.0), Lane(time_us=101.0, workspace_bytes=8), Lane(time_us=30.0, workspace_bytes=9)]
+    )
+    track.run()
+    checks = [each for each in track.instructions if isinstance(each, Check)]
+    assert checks[0] == Check(2, 1)
+    assert {each.against for each in checks[1:]} == {2}
+
+
+def test_an_asked_policy_lacks_nothing_that_is_as_good_as_the_best_of_all() -> None:
+    lanes = [Lane(time_us=100.0), *(Lane(time_us=100.0 + n, workspace_bytes=8) for n in range(8))]
+    none = Policy(workspace_limit_bytes=0)
+    track = Track(lanes, listed=5, look_at=5)
+    record = track.run(policies=(Policy(), none))
+    assert not any(isinstance(instruction, Widen) for instruction in track.instructions)
+    assert none.pick(record).algorithm.endswith("v=0")
+    slower = Track([Lane(time_us=103.0), *lanes[1:]], listed=5, look_at=5)
+    slower.run(policies=(Policy(), none))
+    assert any(isinstance(instruction, Widen) for instruction in slower.instructions)
+
+
 def test_exhaustive_runs_everything_and_screens_nobody() -> None:
     lanes = [Lane(time_us=100.0 * (n + 1)) for n in range(9)]
     track = Track(lanes, listed=3, look_at=2)

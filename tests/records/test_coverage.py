@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from algosearch import NoAlgorithm, NotCovered
 from algosearch.records import Failure, Policy, Record, Search, SearchMode, Trials
-from algosearch.records.policy import LOOK_AT
+from algosearch.records.policy import AS_GOOD, LOOK_AT
 from tests.records.picking import KEY, met_trouble, outcome, picked, record, search, trial
 from tests.strategies import policies, records, searches
 
@@ -48,6 +48,31 @@ class TestWhenItCannotTell:
         assert picked(Policy(exclude=("*:0",)), *some, complete=True) == "1"
         with pytest.raises(NotCovered, match="the library has more"):
             picked(Policy(exclude=("*",)), *some, complete=False)
+
+    @pytest.mark.parametrize(("time_us", "is_as_good"), [(10.0 * (1 + AS_GOOD) - 1e-6, True), (10.11, False)])
+    def test_who_is_as_good_as_if_nothing_had_been_refused(self, time_us: float, is_as_good: bool) -> None:
+        fits = trial("fits", LOOK_AT - 1, time_us)
+        others = [trial(str(rank), rank, 10.0 + rank, workspace_bytes=8) for rank in range(LOOK_AT - 1)]
+        none = Policy(workspace_limit_bytes=0)
+        if is_as_good:
+            assert picked(none, *others, fits, complete=False) == "fits"
+            assert picked(none, *others, fits, trial("listed", LOOK_AT, None), complete=False) == "fits"
+        else:
+            with pytest.raises(NotCovered, match="the library has more"):
+                picked(none, *others, fits, complete=False)
+
+    def test_nobody_is_as_good_beside_those_who_were_not_looked_at(self) -> None:
+        """A search for one policy says nothing of what that policy refuses."""
+        fits, first = trial("fits", 1), trial("first", 0, None, workspace_bytes=8)
+        rest = [trial(str(rank), rank, 99.0, workspace_bytes=8) for rank in range(2, LOOK_AT)]
+        for looked_at in ([fits, *rest], [first, fits, *rest, trial("more", LOOK_AT, None)]):
+            with pytest.raises(NotCovered):
+                picked(Policy(workspace_limit_bytes=0), *looked_at, complete=False)
+
+    def test_who_is_wrong_is_no_measure(self) -> None:
+        wrong = trial("wrong", 0, 1.0, workspace_bytes=8, failure=Failure("wrong_result", "wrong"))
+        others = [trial(str(rank), rank, 10.0 + rank, workspace_bytes=8) for rank in range(2, LOOK_AT + 1)]
+        assert picked(Policy(workspace_limit_bytes=0), wrong, trial("fits", 1, 10.0), *others, complete=False) == "fits"
 
     def test_screened_candidates_were_looked_at(self) -> None:
         some = [trial(str(rank), rank, 20.0, stage="screened") for rank in range(1, LOOK_AT)]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from algosearch import NoAlgorithm, NotCovered
 from algosearch.ops import ConvOp
 from algosearch.records import Environment, Failure, Key, Policy, Provenance, Record, Rule, Search, Stage, Trial, Trials
-from algosearch.records.policy import LOOK_AT, MOST_TIE, TIE, WINDOW
+from algosearch.records.policy import AS_GOOD, LOOK_AT, MOST_TIE, TIE, WINDOW
 from algosearch.records.wire import decode, encode
 from tests.strategies import policies, records, searches, trials
 
@@ -37,14 +37,17 @@ def by_rows(
         elif row.stage == "screened":
             rules[row.algorithm] = "screened"
     admitted = [row for row in rows if rules.get(row.algorithm) in (None, "screened", "not_tried")]
-    if any(rules.get(row.algorithm) == "not_tried" for row in admitted[:LOOK_AT]):
-        return "gap"
-    if len(admitted) < LOOK_AT and not complete:
-        return "gap"
+    gap = any(rules.get(row.algorithm) == "not_tried" for row in admitted[:LOOK_AT])
+    gap = gap or (len(admitted) < LOOK_AT and not complete)
     rivals = [row for row in admitted if row.algorithm not in rules]
     if not rivals:
-        return "gap" if admitted else "nothing"
+        return "gap" if gap or admitted else "nothing"
     leader = min(rivals, key=lambda row: (time_of(row), row.workspace_bytes, row.rank, row.algorithm))
+    works = [row for row in rows if row.failure is None]
+    ran = [row for row in works if row.stage != "listed"]
+    as_good = len(works) >= LOOK_AT and all(row in ran for row in works[:LOOK_AT])
+    if gap and not (as_good and time_of(leader) <= (1 + AS_GOOD) * min(map(time_of, ran))):
+        return "gap"
     for row in admitted:
         if rules.get(row.algorithm) == "screened" and time_of(row) - 3 * (row.error_us or 0.0) < time_of(leader):
             return "gap"

@@ -23,10 +23,11 @@ from tests.search.helpers import named, some_op, states, until
 from tests.search.rivals import EXPIRY_S, Clock, Watched, rival
 
 LIMIT_S = 30.0
-DEAR = [some_op(n) for n in range(20)]
+DEAR: list[Op] = [some_op(n) for n in range(20)]
 CHEAP = [some_op(100 + n) for n in range(10)]
 DEADLY = some_op(200)
 FURTHER = some_op(300)
+PATIENT: list[Op] = [BatchNormOp(shape=(n + 1, 8, 6, 6)) for n in range(3)]
 FUSED = BatchNormOp(shape=(4, 8, 6, 6), fusion="activation", layout="channels_last")
 
 
@@ -36,7 +37,7 @@ def _backend() -> GatedBackend:
     compiled = named("compiled", 20.0, notes=("runtime_compiled",))
     fused = CandidateScript(algorithm="simulated/c:fused", time_us=9.0, reserve_bytes=77)
     scripts = (
-        *(ProblemScript(op=op, candidates=(cheap, compiled)) for op in DEAR),
+        *(ProblemScript(op=op, candidates=(cheap, compiled)) for op in [*DEAR, *PATIENT]),
         *(ProblemScript(op=op, candidates=(cheap, named("other", 30.0))) for op in CHEAP),
         ProblemScript(op=FUSED, candidates=(fused,)),
         ProblemScript(op=FURTHER, candidates=(cheap, named("other", 30.0), compiled), look_at=2),
@@ -94,22 +95,36 @@ async def test_nobody_waits_behind_them(count: int) -> None:
         assert {choice.algorithm for choice in found} == {"simulated/c:compiled"}
 
 
-async def test_of_those_awaited_as_much_they_come_last() -> None:
+async def test_batch_norms_let_those_go_first_that_are_awaited_as_much() -> None:
     backend = _backend()
     begun: list[tuple[str, object]] = []
     backend.before = lambda call, subject: begun.append((call, subject)) if call in ("load", "compile") else None
     backend.gates["enumerate"].close()
     async with _searcher(backend) as searcher:
         backend.gates["compile"].open()
-        requests = [searcher.request(op) for op in (*DEAR[:3], *CHEAP)]
-        await until(lambda: states(searcher) == {"listing": IN_HAND, "queued": 3 + len(CHEAP) - IN_HAND})
+        requests = [searcher.request(op) for op in (*PATIENT, *CHEAP)]
+        await until(lambda: states(searcher) == {"listing": IN_HAND, "queued": len(PATIENT) + len(CHEAP) - IN_HAND})
         backend.gates["enumerate"].open()
         await asyncio.gather(*(request.choice() for request in requests))
-    first = begun.index(("compile", DEAR[0]))
+    first = begun.index(("compile", PATIENT[0]))
     raced_before = [subject for call, subject in begun[:first] if call == "load"]
     # All had their turn at the device before; the last ones may still be on their way to the lane.
     assert len(raced_before) >= len(CHEAP) - IN_HAND
-    assert [subject for call, subject in begun if call == "compile"] == DEAR[:3]
+    assert [subject for call, subject in begun if call == "compile"] == PATIENT
+
+
+async def test_convolutions_begin_at_once_for_they_take_longest() -> None:
+    backend = _backend()
+    backend.gates["load"].close()
+    async with _searcher(backend) as searcher:
+        requests = [searcher.request(op) for op in (*DEAR[:3], *PATIENT, *CHEAP)]
+        await _compiles(backend)
+        # What is not dear has all of its places, and no search has come to an end.
+        racing = {"racing": DEAR_IN_HAND + IN_HAND, "queued": 3 - DEAR_IN_HAND + len(PATIENT) + len(CHEAP) - IN_HAND}
+        await until(lambda: states(searcher) == racing)
+        backend.gates["load"].open()
+        backend.gates["compile"].open()
+        await asyncio.gather(*(request.choice() for request in requests))
 
 
 async def test_who_is_awaited_most_comes_first_even_so() -> None:
