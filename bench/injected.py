@@ -12,7 +12,8 @@ process: first cleanly, then with trouble, each search in a process of its own. 
 
 An answer is right if it is the clean one, or if, timed again (`oracle.py`), it takes at most 1 % and the noise longer
 than the best of the clean record's candidates that were not injected and found the memory. `struck` are the candidates
-that did something, `blamed` those of which the record says so; `innocent` are others of which it says such a thing. The
+that did something; `accounted_for` those of which the record says so (`blamed`), or that lost so clearly that nobody
+had to look at their results (`beaten`: to overrun takes time); `innocent` are others of which it says such a thing. The
 limit for the wall is the slowest clean search and a tenth, for noise, and 2 s for each restart of the device's process,
 and the limits of what hung.
 
@@ -205,10 +206,9 @@ def add_scenario(figures: dict[str, Any], limits: dict[str, str], name: str, own
         each["right"] == ops and not each["innocent"] and each["seconds"] <= allowed_s + each["more_s"] for each in own
     )
     if injected:
-        for key in ("struck", "blamed"):
-            figures[f"{name}_{key}"] = min(each[key] for each in own)
-            limits[f"{name}_{key}"] = f"= {injected}"
-            good &= figures[f"{name}_{key}"] == injected
+        figures |= {f"{name}_{key}": min(each[key] for each in own) for key in ("struck", "accounted_for")}
+        limits |= {f"{name}_{key}": f"= {injected}" for key in ("struck", "accounted_for")}
+        good &= all(each["struck"] == each["accounted_for"] == injected for each in own)
     if name in CROWDED:
         figures[f"{name}_out_of_memory"] = min(each["out_of_memory"] for each in own)
         limits[f"{name}_out_of_memory"] = "> 0, where more was needed than left"

@@ -154,12 +154,16 @@ def verdict(
             right += 1
         else:
             wrong.append(f"{op.describe()}: {answer.picked}, {at}")
+    blamed = sum(is_blamed(each, ops, found) for each in what.injections)
+    beaten = sum(is_beaten(each, ops, found) for each in what.injections)
     limits_s = [float(each) for reason in found.broke for each in _HUNG.findall(reason)]
     return {
         "right": right,
         "injected": len(what.injections),
         "struck": len({(each.problem, each.algorithm) for each in found.events}),
-        "blamed": sum(is_blamed(each, ops, found) for each in what.injections),
+        "blamed": blamed,
+        "beaten": beaten,
+        "accounted_for": blamed + beaten,
         "innocent": len(innocents(ops, clean, what, found)),
         "out_of_memory": sum(kind_of(each) == "out_of_memory" for each in trials_of(found)),
         "restarts": len(found.broke),
@@ -173,9 +177,21 @@ def verdict(
 
 def is_blamed(injection: Injection, ops: Sequence[ConvOp], found: Found) -> bool:
     """Whether the record says of an injected candidate what it did."""
+    trial = trial_of(injection, ops, found)
+    return trial is not None and kind_of(trial) == BLAME[injection.does]
+
+
+def is_beaten(injection: Injection, ops: Sequence[ConvOp], found: Found) -> bool:
+    """Whether an injected candidate was clearly slower than another one, and so was never a rival whom a policy could
+    pick: its result is not looked at."""
+    trial = trial_of(injection, ops, found)
+    return trial is not None and trial.failure is None and trial.stage == "screened"
+
+
+def trial_of(injection: Injection, ops: Sequence[ConvOp], found: Found) -> Trial | None:
+    """What became of an injected candidate; None if it was not even listed."""
     answer = found.answers[list(ops).index(injection.op)]
-    kinds = {each.algorithm: kind_of(each) for each in answer.trials}
-    return kinds.get(injection.algorithm) == BLAME[injection.does]
+    return next((each for each in answer.trials if each.algorithm == injection.algorithm), None)
 
 
 def innocents(ops: Sequence[ConvOp], clean: Found, what: What, found: Found) -> list[str]:

@@ -45,5 +45,5 @@ def test_every_answer_is_right_whatever_candidates_and_a_neighbour_do(tmp_path: 
         assert figures[f"{scenario}_right"] == figures["ops"] == 12
         assert figures[f"{scenario}_innocent"] == 0
         assert figures[f"{scenario}_out_of_memory"] > 0
-    assert figures["all_struck"] == figures["all_blamed"] == 7
+    assert figures["all_struck"] == figures["all_accounted_for"] == 7
     assert figures["all_restarts"] >= 4, "two hung and two ran wild"
