@@ -2,7 +2,8 @@
 
 Every sample is a fresh process, ours and the peers' in turn. Ours begins when the searcher is open with an empty
 directory store and its worker process is up, and ends with the last committed answer. What loading cuDNN takes is
-added, for the worker has done that by then. PyTorch's is the sum of the first calls of the same problems; XLA's what
+added, for the worker has done that by then. PyTorch's is the sum of the first calls of the same problems, with its
+benchmark (which tries ten plans of each problem, or all of them) and with the heuristics' first plan; XLA's what
 it takes to compile them in one program, with autotuning at level 4 and without. `whole_s` is from the start of the
 process, and has the start of the worker in it. The ledger is that of one search in threads.
 
@@ -28,13 +29,14 @@ from time import perf_counter
 from typing import Any
 
 import apart
+import torch_peers
 from networks import add_networks, described, training_convs
 from report import arguments, report
 
 import algosearch
 from algosearch.records import Environment
 
-PEERS = ("torch_benchmark", "torch_heuristic", "xla_4", "xla_0")
+PEERS = (*torch_peers.TRIES, "xla_4", "xla_0")
 LIMITS = {
     "resnet50_64_fp16_nhwc_ours_s": "≤ 1.2",
     "resnet50_64_fp32_nchw_ours_s": "≤ 1.3",
@@ -132,11 +134,11 @@ def in_threads(network: str, case: str, batch: int) -> dict[str, Any]:
     return {"wall_s": wall_s, **_told(choices), "ledger": ledger.entries()}
 
 
-def torch_first_calls(network: str, case: str, batch: int, *, benchmark: bool) -> dict[str, Any]:
+def torch_first_calls(who: str, network: str, case: str, batch: int) -> dict[str, Any]:
     import torch
     from torch_convs import TorchConv
 
-    torch.backends.cudnn.benchmark = benchmark
+    torch_peers.set_up(who)
     torch.zeros(1, device="cuda")
     total_s = 0.0
     for op in training_convs(network, case, batch):
@@ -162,9 +164,7 @@ def sample(who: str, network: str, case: str, batch: int) -> dict[str, Any]:
             from xla_convs import compile_s
 
             return {"wall_s": compile_s(training_convs(network, case, batch), int(who.removeprefix("xla_")))}
-        case "torch_benchmark" | "torch_heuristic":
-            return torch_first_calls(network, case, batch, benchmark=who == "torch_benchmark")
-    raise ValueError(f"nobody is called {who}")
+    return torch_first_calls(who, network, case, batch)
 
 
 def _elsewhere(who: str, network: str, case: str, batch: int, *, code_cache: str = "kept") -> dict[str, Any]:

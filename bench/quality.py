@@ -17,6 +17,7 @@ from typing import Any
 import apart
 import graphs
 import oracle
+import torch_peers
 from networks import add_networks, described, training_convs
 from report import arguments, report
 
@@ -26,7 +27,7 @@ from algosearch.backends.base import Session
 from algosearch.ops import ConvOp
 from algosearch.records import Candidate, Trial
 
-PEERS = ("torch_benchmark", "torch_heuristic")
+PEERS = tuple(torch_peers.TRIES)
 HOW = ("peers", "limits", "all")
 """Kernels timed beside the peers'; picks under limits; regret against all candidates, not only those tried."""
 MIB = 1 << 20
@@ -130,11 +131,10 @@ async def graphs_us(
     return found
 
 
-def torch_graphs(network: str, case: str, batch: int, *, benchmark: bool) -> dict[str, Any]:
-    import torch
+def torch_graphs(who: str, network: str, case: str, batch: int) -> dict[str, Any]:
     from torch_convs import TorchConv
 
-    torch.backends.cudnn.benchmark = benchmark
+    torch_peers.set_up(who)
     return {"graph_us": [graphs.torch_us(TorchConv(op)) for op in training_convs(network, case, batch)]}
 
 
@@ -151,7 +151,7 @@ def main() -> None:
         if who == "ours":
             print(json.dumps(ours(network, case, int(batch), set(how.split(",")))))
         else:
-            print(json.dumps(torch_graphs(network, case, int(batch), benchmark=who == "torch_benchmark")))
+            print(json.dumps(torch_graphs(who, network, case, int(batch))))
         return
     figures: dict[str, Any] = {}
     raw: dict[str, Any] = {}
