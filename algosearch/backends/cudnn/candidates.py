@@ -57,7 +57,8 @@ def listing(graph: OperationGraph, op: ConvOp, width: int | None, *, padded: Seq
 
     Args:
         padded: those that compute it with more channels (`padded_candidates`). They stand behind the first few that the
-            library lists, so that they are always looked at, and the library's own first answer is the first.
+            library lists, so that they are always looked at, and its own first answer comes first, if it can run at
+            once.
 
     Raises:
         CudnnError: the heuristics cannot be asked.
@@ -194,11 +195,12 @@ def pair_listing(forward: LegacyNorm, backward: LegacyNorm) -> Listing:
 
 def _can_wait(config: EngineConfig, before: int, kind: Kind, mode: Mode) -> bool:
     """Whether to list this one last, if so many come before it. In a stem it takes up to a second to be compiled, or an
-    eternity to run. In others it was compiled in vain; but what FALLBACK has of that kind wins in small and dilated
-    ones."""
+    eternity to run; even where the library names it first (ResNet's in float32), of which half of that search would be
+    waiting, and it is three times slower than the best. In others it was compiled in vain; but what FALLBACK has of
+    that kind wins in small and dilated ones."""
     compiled = RUNTIME_COMPILED in config.notes
     if kind == "stem":
-        return (before > 0 and compiled) or (before >= _FEW and notes.TENSOR_CORE not in config.notes)
+        return compiled or (before >= _FEW and notes.TENSOR_CORE not in config.notes)
     return kind == "other" and before >= _LATE and mode != "fallback" and compiled
 
 
