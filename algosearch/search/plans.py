@@ -25,7 +25,6 @@ from algosearch.errors import (
     OtherEnvironment,
     RequestWithdrawn,
     SearcherClosed,
-    UnknownDevice,
 )
 from algosearch.forks import renew_in_children
 from algosearch.ops import BatchNormOp, Op
@@ -257,7 +256,9 @@ class Workshop:
         for backend, found in devices:
             if found.backend == wanted and device in (None, found.name, found.backend):
                 return backend, found
-        raise UnknownDevice(device or wanted, [found.name for _, found in devices if found.backend == wanted])
+        raise self._engine.lineup.unknown(
+            [device or wanted], [found.name for _, found in devices if found.backend == wanted]
+        )
 
     def _differences(self, op: Op, choice: Choice, here: Environment) -> tuple[tuple[str, str | None, str | None], ...]:
         """What is another, if an environment in which this engine searches is the choice's."""

@@ -193,7 +193,7 @@ class Library:
         absent = [
             name
             for name, since in _PARTS_SINCE.items()
-            if self.version >= since and name not in failed and not (directory / name).exists()
+            if self.version >= since and name not in failed and not locate.is_file(directory / name)
         ]
         self.missing = (
             *(f"{name} is not in {directory}" for name in absent),
@@ -218,7 +218,7 @@ def _load_parts(directory: Path) -> dict[str, str]:
     Raises:
         CudnnUnusable: a part is missing or broken without which nothing works.
     """
-    names = {part.name for part in directory.glob("libcudnn_*.so.9")}
+    names = {part.name for part in directory.glob("libcudnn_*.so.9") if locate.is_file(part)}
     lacking = [name for name in _NEEDED_PARTS if name not in names]
     if lacking:
         raise CudnnUnusable(f"{directory} lacks {', '.join(lacking)}", _REINSTALL)
@@ -287,6 +287,11 @@ def find(path: str | None = None, environ: Mapping[str, str] | None = None) -> t
     """
     environ = os.environ if environ is None else environ
     wanted, source = (path, "given") if path else (cudnn_location(environ), "ALGOSEARCH_CUDNN")
+    replaced = locate.replaced_file()
+    if replaced is not None:
+        raise CudnnUnusable(
+            f"{replaced} is loaded in this process, and was removed or replaced since", "start a fresh process"
+        )
     loaded = locate.loaded_shim()
     if wanted:
         shim = locate.shim_in(Path(wanted))
