@@ -22,6 +22,7 @@ from algosearch.backends.cudnn.session import CudnnSession, Timing
 from algosearch.backends.cudnn.status import CudnnError
 from algosearch.errors import DeviceUnavailable, InvalidSetting
 from algosearch.records import Environment
+from algosearch.records.plain import plain
 from algosearch.settings import Isolation, cudnn_location
 
 logger = logging.getLogger("algosearch.devices")
@@ -177,7 +178,7 @@ def environment_of(library: Library, device: CudaDevice) -> Environment:
                 "multiprocessors": str(device.multiprocessors),
             }.items()
         ),
-        incomplete="; ".join(library.missing) or None,
+        incomplete=plain("; ".join(library.missing)) or None,
     )
 
 

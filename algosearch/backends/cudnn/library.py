@@ -25,6 +25,7 @@ from typing import Final
 from algosearch.backends.cudnn import locate
 from algosearch.backends.cudnn.status import SUCCESS, CudnnError
 from algosearch.errors import DeviceUnavailable
+from algosearch.records.plain import plain
 from algosearch.settings import cudnn_location
 
 OLDEST_VERSION: Final = 90200
@@ -141,7 +142,7 @@ class Library:
             "cudnn": self.version_text,
             "cudart": version_text(self.cudart_version, cuda=True),
             "nvrtc": "yes" if self.compiler else "no",
-            **{name: environ[name] for name in OVERRIDES if environ.get(name)},
+            **{name: plain(environ[name]) for name in OVERRIDES if environ.get(name)},
         }
 
     def check(self, status: int, call: str) -> None:
@@ -155,7 +156,7 @@ class Library:
 
     def error(self, status: int, call: str) -> CudnnError:
         """What a failed call says, with the library's own words."""
-        name = self.short.cudnnGetErrorString(status).decode(errors="replace")
+        name = (self.short.cudnnGetErrorString(status) or b"status").decode(errors="replace")
         text = ctypes.create_string_buffer(_MESSAGE_BYTES)
         self.short.cudnnGetLastErrorString(text, _MESSAGE_BYTES)
         words = " ".join(text.value.decode(errors="replace").split())
