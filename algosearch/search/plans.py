@@ -43,7 +43,8 @@ class Plan:
     `output`; what a batch norm has, `slots` says. On a GPU they are CuPy arrays, PyTorch tensors, or whatever has
     `__cuda_array_interface__` or DLPack; on the CPU numpy arrays or DLPack. Each has the op's own shape
     ([N, C, spatial…], also in channels-last order: a transposed view then), is dense in the op's layout and as aligned
-    as the op promises.
+    as the op promises. What is written has a place of its own; only running statistics may take that of the previous
+    ones.
 
     *Threads.* May be called from any thread, also at once: calls for one device take turns, for as long as a launch
     takes. *Streams.* Nothing is waited for, as with any kernel: the arrays must be ready by the order of the stream
@@ -91,8 +92,8 @@ class Plan:
             tensors: the arrays, by the names in `slots`, and `reserve` if there is one.
 
         Raises:
-            InvalidCall: an array is missing, or of a wrong shape, type, device, alignment or stride; or nothing of this
-                kind can be run on.
+            InvalidCall: an array is missing, or of a wrong shape, type, device, alignment or stride; one that is
+                written overlaps another (on a GPU); or nothing of this kind can be run on.
             RunFailed: the library or the driver refuses; or the plan was closed.
         """
         if tensors.keys() != self._wanted:
