@@ -12,7 +12,18 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-LIBRARIES = ("anyio", "msgspec", "numpy", "diskcache", "async-lru", "aiocache", "cupy-cuda12x", "cupy-cuda13x", "torch")
+LIBRARIES = (
+    "anyio",
+    "msgspec",
+    "numpy",
+    "diskcache",
+    "async-lru",
+    "aiocache",
+    "cupy-cuda12x",
+    "cupy-cuda13x",
+    "torch",
+    "jax",
+)
 
 LOAD = os.getloadavg()[0]
 """Of the minute before the bench began: what else the machine was doing."""
