@@ -223,14 +223,16 @@ class WouldBlockLoop(AlgosearchError, RuntimeError):
 
 
 class UnknownDevice(AlgosearchError, LookupError):
-    """`device=` names something that was not found or not opened."""
+    """`device=` names something that was not found or not opened. `missing` says what its backend lacks, and what to
+    install; empty if that is not why."""
 
-    def __init__(self, asked: str, available: Sequence[str]) -> None:
-        self.asked, self.available = asked, tuple(available)
-        super().__init__(asked, self.available)
+    def __init__(self, asked: str, available: Sequence[str], missing: str = "") -> None:
+        self.asked, self.available, self.missing = asked, tuple(available), missing
+        super().__init__(asked, self.available, missing)
 
     def __str__(self) -> str:
-        return f"unknown device {self.asked!r}; there is: {', '.join(self.available) or 'none'}"
+        found = f"unknown device {self.asked!r}; there is: {', '.join(self.available) or 'none'}"
+        return f"{found}; {self.missing}" if self.missing else found
 
 
 class DeviceUnavailable(AlgosearchError, RuntimeError):

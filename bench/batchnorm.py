@@ -20,9 +20,10 @@ from time import perf_counter
 from typing import Any
 
 import apart
+import machine
 import oracle
 from networks import described
-from report import arguments, report
+from report import arguments, report, some
 
 import algosearch
 from algosearch.backends.base import Session
@@ -173,14 +174,15 @@ def main() -> None:
     parser.add_argument("--sample", nargs=4, metavar=("TYPE", "LAYOUT", "BATCH", "SECONDS"))
     parser.add_argument("--types", nargs="+", choices=TYPES, default=list(TYPES))
     parser.add_argument("--layouts", nargs="+", choices=LAYOUTS, default=list(LAYOUTS))
-    parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--times", type=int, default=1)
+    parser.add_argument("--batch", type=some, default=64)
+    parser.add_argument("--times", type=some, default=1)
     parser.add_argument("--seconds", type=float, default=1e6, help="begin no further op of a sample after so many")
     options = parser.parse_args()
     if options.sample:
         data_type, layout, batch, seconds = options.sample
         print(json.dumps(sample(data_type, layout, int(batch), float(seconds))))
         return
+    machine.needs(parser, gpus=1)
     raw = {
         f"{data_type}_{layout}": [
             apart.sample(__file__, data_type, layout, str(options.batch), str(options.seconds))

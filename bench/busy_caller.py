@@ -25,7 +25,8 @@ from time import perf_counter
 from typing import Any, Final
 
 import apart
-from report import arguments, report
+import machine
+from report import arguments, report, some
 from ticker import tick
 
 import algosearch
@@ -151,14 +152,16 @@ def main() -> None:
     parser.add_argument("--sample", nargs=5, metavar=("WHO", "BACKEND", "CASE", "BATCH", "KEYS"))
     parser.add_argument("--backend", choices=tuple(KEYS), default="cudnn")
     parser.add_argument("--case", choices=("fp16_nhwc", "fp32_nchw"), default="fp16_nhwc")
-    parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--keys", type=int, help="search only so many")
-    parser.add_argument("--times", type=int, default=5)
+    parser.add_argument("--batch", type=some, default=64)
+    parser.add_argument("--keys", type=some, help="search only so many")
+    parser.add_argument("--times", type=some, default=5)
     options = parser.parse_args()
     if options.sample:
         who, name, case, batch, keys = options.sample
         print(json.dumps(asyncio.run(sample(who, name, case, int(batch), int(keys)))))
         return
+    if options.backend == "cudnn":
+        machine.needs(parser, gpus=1)
     keys = KEYS[options.backend] if options.keys is None else options.keys
     raw: dict[str, list[dict[str, Any]]] = {"quiet": [], "busy": []}
     for _ in range(options.times):

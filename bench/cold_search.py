@@ -29,9 +29,10 @@ from time import perf_counter
 from typing import Any
 
 import apart
+import machine
 import torch_peers
 from networks import add_networks, described, training_convs
-from report import arguments, report
+from report import arguments, report, some
 
 import algosearch
 from algosearch.records import Environment
@@ -164,6 +165,8 @@ def sample(who: str, network: str, case: str, batch: int) -> dict[str, Any]:
             from xla_convs import compile_s
 
             return {"wall_s": compile_s(training_convs(network, case, batch), int(who.removeprefix("xla_")))}
+    if who not in torch_peers.TRIES:
+        raise ValueError(f"nobody is called {who}")
     return torch_first_calls(who, network, case, batch)
 
 
@@ -180,14 +183,15 @@ def main() -> None:
     add_networks(parser, 64)
     parser.add_argument("--peers", nargs="*", choices=PEERS, default=list(PEERS))
     parser.add_argument("--code-cache", choices=("empty", "kept"), default="empty")
-    parser.add_argument("--times", type=int, default=5)
-    parser.add_argument("--peer-times", type=int, default=3)
+    parser.add_argument("--times", type=some, default=5)
+    parser.add_argument("--peer-times", type=some, default=3)
     options = parser.parse_args()
     if options.sample:
         who, network, case, batch, started = options.sample
         found = sample(who, network, case, int(batch))
         print(json.dumps({**found, "whole_s": time.time() - float(started)}))
         return
+    machine.needs(parser, gpus=1, peers=options.peers)
     figures: dict[str, Any] = {"code_cache": options.code_cache}
     raw: dict[str, Any] = {}
     for network in options.networks:

@@ -23,13 +23,14 @@ and the limits of what hung.
 from __future__ import annotations
 
 import asyncio
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import apart
+import machine
 import msgspec
 from injected_search import Found, What, be_neighbour, search
 from injected_verdict import (
@@ -46,7 +47,7 @@ from injected_verdict import (
 )
 from injection import Injection, Misdeed, ground_of
 from networks import CASES, NETWORKS
-from report import arguments, report
+from report import arguments, report, some
 
 from algosearch.backends.cudnn.buffers import most_bytes
 from algosearch.ops import ConvOp
@@ -85,14 +86,12 @@ def injections(
     return tuple(found)
 
 
-def elsewhere(role: str, content: object) -> bytes:
+def elsewhere(role: str, content: object) -> str:
     """A part of the bench in a process of its own: what it printed last."""
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory) / "asked.json"
         file.write_bytes(msgspec.json.encode(content))
-        command = [sys.executable, __file__, role, str(file)]
-        done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
-    return done.stdout.splitlines()[-1]
+        return apart.printed([__file__, role, str(file)])
 
 
 def searched(what: What) -> Found:
@@ -123,10 +122,10 @@ def main() -> None:
     parser.add_argument("--ground", default="injection_cuda", help="the module of the device")
     parser.add_argument("--network", choices=NETWORKS, default="resnet50")
     parser.add_argument("--case", choices=tuple(CASES), default="fp16_nhwc")
-    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--batch", type=some, default=64)
     parser.add_argument("--scenarios", nargs="+", choices=tuple(SCENARIOS), default=list(SCENARIOS))
-    parser.add_argument("--leave-mib", type=int, help="what a neighbour leaves; left out, what the least hungry need")
-    parser.add_argument("--times", type=int, default=3)
+    parser.add_argument("--leave-mib", type=some, help="what a neighbour leaves; left out, what the least hungry need")
+    parser.add_argument("--times", type=some, default=3)
     options = parser.parse_args()
     if options.search:
         what = msgspec.json.decode(options.search.read_bytes(), type=What)
@@ -138,6 +137,8 @@ def main() -> None:
     elif options.neighbour:
         be_neighbour(options.neighbour[0], int(options.neighbour[1]))
     else:
+        if options.ground == "injection_cuda":
+            machine.needs(parser, gpus=1)
         sys.exit(0 if bench(options) else 1)
 
 

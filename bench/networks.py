@@ -5,6 +5,8 @@ from __future__ import annotations
 from argparse import ArgumentParser
 from typing import Any
 
+from report import some
+
 from algosearch.compiler import ReadOptions
 from algosearch.compiler.training import expand
 from algosearch.compiler.workloads import WORKLOADS, build_workload
@@ -22,7 +24,7 @@ def add_networks(parser: ArgumentParser, *batches: int) -> None:
     """What is measured: `--networks` in `--cases` with `--batches`, these batches unless others are named."""
     parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=["resnet50"])
     parser.add_argument("--cases", nargs="+", choices=tuple(CASES), default=list(CASES))
-    parser.add_argument("--batches", nargs="+", type=int, default=list(batches))
+    parser.add_argument("--batches", nargs="+", type=some, default=list(batches))
 
 
 def described(environment: Environment | None) -> dict[str, str]:

@@ -25,10 +25,11 @@ from time import perf_counter
 from typing import Any
 
 import apart
+import machine
 import odd_channels
 import oracle
 from networks import CASES, described
-from report import arguments, environment, report
+from report import arguments, environment, report, some, write
 
 import algosearch
 from algosearch.backends.base import Session
@@ -232,11 +233,11 @@ def main() -> None:
     parser = arguments(__doc__ or "")
     parser.add_argument("--sample", nargs=6, metavar=("WHO", "LIST", "STRIDE", "FIRST", "AGAINST", "SECONDS"))
     parser.add_argument("--list", choices=tuple(LISTS), default="all", help="which cases")
-    parser.add_argument("--stride", type=int, default=1, help="take every so manieth case only")
+    parser.add_argument("--stride", type=some, default=1, help="take every so manieth case only")
     parser.add_argument("--against", choices=("all", "tried"), default="all")
     parser.add_argument("--seconds", type=float, default=1e6, help="for one time: then no further case is begun")
-    parser.add_argument("--gpus", type=int, default=1, help="so many, side by side")
-    parser.add_argument("--times", type=int, default=1)
+    parser.add_argument("--gpus", type=some, default=1, help="so many, side by side")
+    parser.add_argument("--times", type=some, default=1)
     options = parser.parse_args()
     if options.sample:
         who, listed, stride, first, against, seconds = options.sample
@@ -245,6 +246,7 @@ def main() -> None:
         else:
             print(json.dumps(torch_benchmark(listed, int(stride), int(first), float(seconds))))
         return
+    machine.needs(parser, gpus=options.gpus, peers=("torch",))
     samples = [_both(options) for _ in range(options.times)]
     total = sum(1 for _ in cases(options.list, 1))
     report(
@@ -259,7 +261,7 @@ def _both(options: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """One sample of ours and of the peer. Ours is written down at once, and so outlives a run that is ended."""
     mine = _side_by_side("ours", options)
     if options.json is not None:
-        options.json.write_text(json.dumps({"unfinished": True, "environment": environment(), "raw": mine}) + "\n")
+        write(options.json, {"unfinished": True, "environment": environment(), "raw": mine})
     return mine, _side_by_side("torch", options)
 
 

@@ -16,10 +16,11 @@ from typing import Any
 
 import apart
 import graphs
+import machine
 import oracle
 import torch_peers
 from networks import add_networks, described, training_convs
-from report import arguments, report
+from report import arguments, report, some
 
 import algosearch
 from algosearch import Policy
@@ -143,7 +144,7 @@ def main() -> None:
     parser.add_argument("--sample", nargs=5, metavar=("WHO", "NETWORK", "CASE", "BATCH", "HOW"))
     add_networks(parser, 64, 1)
     parser.add_argument("--peers", nargs="*", choices=PEERS, default=list(PEERS))
-    parser.add_argument("--times", type=int, default=3)
+    parser.add_argument("--times", type=some, default=3)
     parser.add_argument("--how", nargs="+", choices=HOW, default=["peers", "limits"])
     options = parser.parse_args()
     if options.sample:
@@ -153,6 +154,7 @@ def main() -> None:
         else:
             print(json.dumps(torch_graphs(who, network, case, int(batch))))
         return
+    machine.needs(parser, gpus=1, peers=options.peers)
     figures: dict[str, Any] = {}
     raw: dict[str, Any] = {}
     for network in options.networks:

@@ -18,8 +18,9 @@ from time import perf_counter
 from typing import Any
 
 import apart
+import machine
 from networks import CASES, add_networks, described, training_convs
-from report import arguments, report
+from report import arguments, report, some
 
 import algosearch
 from algosearch.ops import ConvOp
@@ -84,7 +85,7 @@ def main() -> None:
     parser = arguments(__doc__ or "")
     parser.add_argument("--sample", nargs=5, metavar=("WHAT", "DIRECTORY", "NETWORK", "CASE", "BATCH"))
     add_networks(parser, 64)
-    parser.add_argument("--times", type=int, default=5)
+    parser.add_argument("--times", type=some, default=5)
     options = parser.parse_args()
     if options.sample:
         what, directory, network, case, batch = options.sample
@@ -95,6 +96,7 @@ def main() -> None:
         else:
             print(json.dumps(asyncio.run(find(directory, ops, run=what == "run"))))
         return
+    machine.needs(parser, gpus=1)
     figures: dict[str, Any] = {}
     raw: dict[str, Any] = {}
     for network in options.networks:

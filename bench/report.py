@@ -12,7 +12,18 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-LIBRARIES = ("anyio", "msgspec", "numpy", "diskcache", "async-lru", "aiocache", "cupy-cuda12x", "cupy-cuda13x", "torch")
+LIBRARIES = (
+    "anyio",
+    "msgspec",
+    "numpy",
+    "diskcache",
+    "async-lru",
+    "aiocache",
+    "cupy-cuda12x",
+    "cupy-cuda13x",
+    "torch",
+    "jax",
+)
 
 LOAD = os.getloadavg()[0]
 """Of the minute before the bench began: what else the machine was doing."""
@@ -48,9 +59,25 @@ def report(
         shown = f"{value:.3f}" if isinstance(value, float) else str(value)
         print(f"{name:<{width}}  {shown:>12}  {limits.get(name, '')}")
     if file is not None:
-        content = {**figures, "environment": environment(), **({"raw": raw} if raw else {})}
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(content, indent=1, sort_keys=False) + "\n")
+        write(file, {**figures, "environment": environment(), **({"raw": raw} if raw else {})})
+
+
+def write(file: Path, content: dict[str, Any]) -> None:
+    """Make a JSON file of it, and the folders that it is in."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(content, indent=1, sort_keys=False) + "\n")
+
+
+def some(text: str) -> int:
+    """The type of an option that says how many: of none there is nothing to report.
+
+    Raises:
+        argparse.ArgumentTypeError: it is no such number.
+    """
+    number = int(text) if text.isascii() and text.isdecimal() else 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be a number of 1 or more, not {text!r}")
+    return number
 
 
 def _cpu() -> str:

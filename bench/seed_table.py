@@ -29,6 +29,7 @@ from statistics import median, median_low
 from time import perf_counter
 from typing import Any
 
+import machine
 from apart import told
 from report import arguments, report
 from seed_cell import BACKENDS
@@ -168,6 +169,8 @@ def main() -> None:
         "--pairs", type=int, default=1, help="times that the searches are made alone, and a cold compile"
     )
     options = parser.parse_args()
+    if options.backend == "cudnn":
+        machine.needs(parser, gpus=1)
     began = perf_counter()
     with tempfile.TemporaryDirectory() as directory:
         rows = table(options, Path(directory))

@@ -19,15 +19,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import apart
+import machine
 import oracle
 from networks import CASES, NETWORKS, described, training_convs
-from report import arguments, report
+from report import arguments, report, some
 
 import algosearch
 from algosearch.ops import ConvOp
@@ -113,6 +114,30 @@ def server(directory: str) -> Iterator[None]:
         yield
 
 
+def told(started: Sequence[subprocess.Popen[str]], directory: Path) -> list[dict[str, Any]]:
+    """What the processes have to tell, which begin once all of them are ready. If one fails, so does the bench; none
+    is left behind."""
+    try:
+        while not all((directory / f"ready-{rank}").exists() for rank in range(len(started))):
+            _look_at(started)
+            time.sleep(0.01)
+
+        (directory / "go").touch()
+        printed = [each.communicate()[0] for each in started]
+        _look_at(started)
+        return [json.loads(each.splitlines()[-1]) for each in printed]
+    finally:
+        for each in started:
+            each.kill()  # harmless where it has ended
+            each.wait()
+
+
+def _look_at(started: Sequence[subprocess.Popen[str]]) -> None:
+    for each in started:
+        if each.poll():
+            raise SystemExit(apart.failed(cast("list[str]", each.args)[1:], each.returncode))
+
+
 def together(count: int, what: tuple[str, str, str], *, shared: bool, served: bool) -> dict[str, Any]:
     """So many processes at once on one empty directory, or server, and what came of it."""
     with tempfile.TemporaryDirectory() as directory, server(directory) if served else nullcontext():
@@ -125,12 +150,7 @@ def together(count: int, what: tuple[str, str, str], *, shared: bool, served: bo
             )
             for rank in range(count)
         ]
-        while not all(Path(directory, f"ready-{rank}").exists() for rank in range(count)):
-            if any(each.poll() for each in started):
-                raise RuntimeError("a process ended before it was ready")
-            time.sleep(0.01)
-        Path(directory, "go").touch()
-        found = [json.loads(each.communicate()[0].splitlines()[-1]) for each in started]
+        found = told(started, Path(directory))
         priced = apart.sample(__file__, "regrets", *what, directory, 0)
     wall_s = max(each["ended"] for each in found) - min(each["began"] for each in found)
     return {"wall_s": wall_s, "processes": found, **priced}
@@ -143,8 +163,8 @@ def main() -> None:
     parser.add_argument("--server", action="store_true", help="share a Valkey server, and no directory")
     parser.add_argument("--network", choices=NETWORKS, default="resnet50")
     parser.add_argument("--case", choices=tuple(CASES), default="fp16_nhwc")
-    parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--times", type=int, default=3)
+    parser.add_argument("--batch", type=some, default=64)
+    parser.add_argument("--times", type=some, default=3)
     options = parser.parse_args()
     if options.sample:
         what, network, case, batch, directory, rank = options.sample
@@ -153,6 +173,7 @@ def main() -> None:
         else:
             print(json.dumps(regrets(network, case, int(batch), directory)))
         return
+    machine.needs(parser, gpus=1 if options.shared else 2)
     which = (options.network, options.case, str(options.batch))
     raw = [
         {count: together(count, which, shared=options.shared, served=options.server) for count in (1, 2)}

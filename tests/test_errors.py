@@ -116,6 +116,7 @@ TEXTS: Final[list[tuple[AlgosearchError, str]]] = [
     ),
     (UnknownDevice("cuda:9", ["cpu:0", "cuda:0"]), "unknown device 'cuda:9'; there is: cpu:0, cuda:0"),
     (UnknownDevice("cuda:9", ()), "unknown device 'cuda:9'; there is: none"),
+    (UnknownDevice("cuda:9", ("cpu:0",), "no GPU"), "unknown device 'cuda:9'; there is: cpu:0; no GPU"),
     (
         DeviceUnavailable("cuda:0", "libcudnn.so.9 is missing", "install it"),
         "cuda:0 cannot be used: libcudnn.so.9 is missing; install it",

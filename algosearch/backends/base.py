@@ -21,6 +21,7 @@ from typing import Protocol, runtime_checkable
 
 import msgspec
 
+from algosearch.errors import DeviceUnavailable
 from algosearch.ops import Op
 from algosearch.records import Built, Burst, Candidate, Environment, Failure, Listing
 from algosearch.settings import Isolation
@@ -136,6 +137,20 @@ class Backend(Protocol):
             DeviceUnavailable: with the reason and the remedy.
         """
         ...
+
+
+@runtime_checkable
+class SaysWhatIsMissing(Protocol):
+    """A `Backend` that knows why it has no device."""
+
+    def absence(self) -> DeviceUnavailable | None:
+        """Why it has none, and what to do about it; None if it has some, or does not know. Blocks: milliseconds."""
+        ...
+
+
+def absence_of(backend: Backend) -> DeviceUnavailable | None:
+    """Why a backend has no device; None if it has some, or cannot say."""
+    return backend.absence() if isinstance(backend, SaysWhatIsMissing) else None
 
 
 @runtime_checkable

@@ -12,13 +12,16 @@ import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import metadata
 from time import perf_counter
-from typing import Final, Protocol, runtime_checkable
+from typing import Final
 
 import msgspec
 
 from algosearch import settings
 from algosearch._version import VERSION
 from algosearch.backends import Backend, Device, discover
+from algosearch.backends.base import absence_of
+from algosearch.backends.cudnn.library import CudnnUnusable
+from algosearch.backends.cudnn.library import find as find_cudnn
 from algosearch.cli.places import base_of, place_of
 from algosearch.cli.storefound import StoreFound, look_at_store
 from algosearch.errors import AlgosearchError, DeviceUnavailable, InvalidSetting
@@ -29,13 +32,6 @@ _LIBRARIES: Final = ("anyio", "diskcache", "msgspec", "numpy", "onnx", "platform
 _EXTRAS: Final = ("cupy-cuda12x", "cupy-cuda13x", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13", "redis", "torch")
 """What a backend or a store may use, or be disturbed by."""
 _PREFIX: Final = "ALGOSEARCH_"
-
-
-@runtime_checkable
-class _SaysWhatIsMissing(Protocol):
-    """A backend that knows why it has no device."""
-
-    def absence(self) -> DeviceUnavailable | None: ...
 
 
 class DeviceFound(msgspec.Struct, frozen=True, kw_only=True):
@@ -153,6 +149,11 @@ def _settings(environ: Mapping[str, str], broken: list[str]) -> Iterable[Setting
         settings.Settings.read(environ)
     except InvalidSetting as error:
         broken.append(str(error))
+    if settings.cudnn_location(environ):
+        try:
+            find_cudnn(environ=environ)
+        except CudnnUnusable as error:
+            broken.append(str(error))
     defaults = {settings.MODE_VARIABLE: "race", settings.STORE_VARIABLE: "the user's cache directory"}
     for name in _known_variables():
         value = without_secrets(environ.get(name, ""))
@@ -186,7 +187,7 @@ def _look_at_backend(backend: Backend, watch: Callable[[str], None]) -> BackendF
             watch(f"opening {device.name}")
             found.append(_look_at_device(backend, device))
         return BackendFound(name=backend.name, devices=tuple(found))
-    absence = backend.absence() if isinstance(backend, _SaysWhatIsMissing) else None
+    absence = absence_of(backend)
     missing = "it finds no device" if absence is None else f"{absence.reason}; {absence.remedy}"
     return BackendFound(name=backend.name, missing=missing)
 
@@ -197,6 +198,8 @@ def _look_at_device(backend: Backend, device: Device) -> DeviceFound:
         session = backend.open(device)
         environment = session.environment
         session.close()
+    except DeviceUnavailable as error:
+        return DeviceFound(name=device.name, kind=device.kind, trouble=f"{error.reason}; {error.remedy}")
     except AlgosearchError as error:
         return DeviceFound(name=device.name, kind=device.kind, trouble=str(error))
     except Exception as error:
@@ -216,6 +219,7 @@ def _broken_devices(backends: Sequence[BackendFound]) -> Iterable[str]:
         for device in backend.devices:
             usable += device.trouble is None
             if device.trouble is not None:
-                yield device.trouble if device.name in device.trouble else f"{device.name}: {device.trouble}"
+                named = device.name in device.trouble
+                yield device.trouble if named else f"{device.name} cannot be used: {device.trouble}"
     if not usable:
         yield "there is no device that can be used"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from algosearch.backends import Backend, Device, discover
+from algosearch.backends.base import absence_of
 from algosearch.errors import DeviceUnavailable, UnknownDevice
 from algosearch.records import Environment
 
@@ -22,7 +23,9 @@ def find_device(asked: str | None) -> tuple[Backend, Device]:
     if asked is None:
         names = ", ".join(backend.name for backend in backends)
         raise DeviceUnavailable(names or "no backend", "it found no device", "install what it needs")
-    raise UnknownDevice(asked, tuple(device.name for _, device in found))
+    named = (backend for backend in backends if backend.name == asked.partition(":")[0])
+    missing = next((absence for backend in named if (absence := absence_of(backend)) is not None), "")
+    raise UnknownDevice(asked, tuple(device.name for _, device in found), str(missing))
 
 
 def environment_of(asked: str | None) -> Environment:

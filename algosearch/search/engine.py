@@ -25,7 +25,7 @@ from anyio.abc import TaskGroup
 
 from algosearch.backends import Backend, Device
 from algosearch.devices.pool import Pool
-from algosearch.errors import AlgosearchError, SearcherClosed, UnknownDevice
+from algosearch.errors import AlgosearchError, SearcherClosed
 from algosearch.forks import renew_in_children
 from algosearch.records import Environment, Record
 from algosearch.search.answers import Answers
@@ -312,7 +312,7 @@ class Engine:
         try:
             return self._pools[device]
         except KeyError:
-            raise UnknownDevice(device, tuple(self._pools)) from None
+            raise self.lineup.unknown([device], tuple(self._pools)) from None
 
     def _drain(self) -> None:
         """Take what was posted; questions asked in one turn are read from the store in one trip."""

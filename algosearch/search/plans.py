@@ -25,7 +25,6 @@ from algosearch.errors import (
     OtherEnvironment,
     RequestWithdrawn,
     SearcherClosed,
-    UnknownDevice,
 )
 from algosearch.forks import renew_in_children
 from algosearch.ops import BatchNormOp, Op
@@ -44,7 +43,8 @@ class Plan:
     `output`; what a batch norm has, `slots` says. On a GPU they are CuPy arrays, PyTorch tensors, or whatever has
     `__cuda_array_interface__` or DLPack; on the CPU numpy arrays or DLPack. Each has the op's own shape
     ([N, C, spatial…], also in channels-last order: a transposed view then), is dense in the op's layout and as aligned
-    as the op promises.
+    as the op promises. What is written has a place of its own; only running statistics may take that of the previous
+    ones.
 
     *Threads.* May be called from any thread, also at once: calls for one device take turns, for as long as a launch
     takes. *Streams.* Nothing is waited for, as with any kernel: the arrays must be ready by the order of the stream
@@ -92,8 +92,8 @@ class Plan:
             tensors: the arrays, by the names in `slots`, and `reserve` if there is one.
 
         Raises:
-            InvalidCall: an array is missing, or of a wrong shape, type, device, alignment or stride; or nothing of this
-                kind can be run on.
+            InvalidCall: an array is missing, or of a wrong shape, type, device, alignment or stride; one that is
+                written overlaps another (on a GPU); or nothing of this kind can be run on.
             RunFailed: the library or the driver refuses; or the plan was closed.
         """
         if tensors.keys() != self._wanted:
@@ -257,7 +257,9 @@ class Workshop:
         for backend, found in devices:
             if found.backend == wanted and device in (None, found.name, found.backend):
                 return backend, found
-        raise UnknownDevice(device or wanted, [found.name for _, found in devices if found.backend == wanted])
+        raise self._engine.lineup.unknown(
+            [device or wanted], [found.name for _, found in devices if found.backend == wanted]
+        )
 
     def _differences(self, op: Op, choice: Choice, here: Environment) -> tuple[tuple[str, str | None, str | None], ...]:
         """What is another, if an environment in which this engine searches is the choice's."""

@@ -191,7 +191,7 @@ class Searcher:
             device: on which; by default the first one of the algorithm's backend that this searcher has.
 
         Raises:
-            InvalidOp, InvalidSetting: an argument is of the wrong kind.
+            InvalidOp, InvalidSetting, InvalidAlgorithm: an argument is of the wrong kind.
             OtherEnvironment: it was picked for another op, or with other libraries or for another kind of device.
             NotBuilt: the library does not build it.
             NotRunnable: what the backend finds cannot be run (the simulated one's).

@@ -134,6 +134,12 @@ def test_without_any_device_something_is_broken(tmp_path: Path, monkeypatch: pyt
     assert result.stdout.splitlines()[-1].rstrip() == "something is broken"
 
 
+def test_a_cudnn_that_was_named_and_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ALGOSEARCH_CUDNN", str(tmp_path / "nothing"))
+    (broken,) = examined("--store", tmp_path / "store", code=1)["broken"]
+    assert f"there is no libcudnn.so.9 in {tmp_path / 'nothing'} (ALGOSEARCH_CUDNN); name its directory" in broken
+
+
 def test_a_device_that_cannot_be_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     devices = (DeviceScript(), DeviceScript(kind="Other", unavailable="it is gone"))
     use(monkeypatch, SimulatedBackend(Script(devices=devices)))
@@ -148,7 +154,7 @@ def test_a_backend_that_breaks_its_contract(tmp_path: Path, monkeypatch: pytest.
     backend = SimulatedBackend()
     monkeypatch.setattr(backend, "open", breaks)
     use(monkeypatch, backend, CpuBackend())
-    assert examined("--store", tmp_path, code=1)["broken"] == ["simulated:0: ZeroDivisionError: a bug"]
+    assert examined("--store", tmp_path, code=1)["broken"] == ["simulated:0 cannot be used: ZeroDivisionError: a bug"]
 
 
 def test_an_incomplete_environment_is_a_doubt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

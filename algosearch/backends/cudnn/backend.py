@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -21,7 +22,10 @@ from algosearch.backends.cudnn.session import CudnnSession, Timing
 from algosearch.backends.cudnn.status import CudnnError
 from algosearch.errors import DeviceUnavailable, InvalidSetting
 from algosearch.records import Environment
-from algosearch.settings import Isolation
+from algosearch.records.plain import plain
+from algosearch.settings import Isolation, cudnn_location
+
+logger = logging.getLogger("algosearch.devices")
 
 _GIB: Final = 1 << 30
 _MEMORY_STEP: Final = 4 * _GIB
@@ -74,8 +78,12 @@ class CudnnBackend:
         return Recipe(backend=BACKEND, settings=msgspec.json.encode(settings))
 
     def devices(self) -> tuple[Device, ...]:
-        """The GPUs; none if the driver, CuPy or cuDNN is missing: `absence` says what."""
-        if self.absence() is not None:
+        """The GPUs; none if the driver, CuPy or cuDNN is missing: `absence` says what, and so does the log where
+        somebody named a cuDNN."""
+        missing = self.absence()
+        if missing is not None:
+            if self._library or cudnn_location():
+                logger.warning("going on without GPUs: %s", missing)
             return ()
         return tuple(_device(each) for each in Driver.load().devices())
 
@@ -84,14 +92,16 @@ class CudnnBackend:
         try:
             Driver.load()
         except DriverMissing as error:
-            return DeviceUnavailable(BACKEND, str(error), "install the driver, or ask another backend (`--device cpu`)")
-        if importlib.util.find_spec("cupy") is None:
-            return DeviceUnavailable(BACKEND, "CuPy is not installed", _CUPY)
+            return DeviceUnavailable(BACKEND, error.reason, error.remedy)
+        missing = [("CuPy is not installed", _CUPY)] if importlib.util.find_spec("cupy") is None else []
         try:
             find(self._library)
         except CudnnUnusable as error:
-            return error
-        return None
+            missing.append((error.reason, error.remedy))
+        if not missing:
+            return None
+        reasons, remedies = zip(*missing, strict=True)
+        return DeviceUnavailable(BACKEND, "; ".join(reasons), "; ".join(dict.fromkeys(remedies)))
 
     def open(self, device: Device) -> CudnnSession:
         """Open a GPU, as often as asked: its context, a stream, cuDNN; up to seconds.
@@ -102,7 +112,8 @@ class CudnnBackend:
         driver, found = self._found(device)
         with _explained(device):
             library = Library.load(self._library)
-            from algosearch.backends.cudnn.cuda import CupyGpu  # imports CuPy
+            _import_cupy(device)
+            from algosearch.backends.cudnn.cuda import CupyGpu
 
             gpu = CupyGpu(driver, found)
         return CudnnSession(library, gpu, device, environment_of(library, found), timing=self._timing)
@@ -112,13 +123,16 @@ class CudnnBackend:
         driver, found = self._found(device)
         with _explained(device):
             library = Library.load(self._library)
+            _import_cupy(device)
             return CudnnRunner(library, CupyHome(driver, found), environment_of(library, found))
 
     def alone(self, device: Device) -> AskAlone:
         """As `AsksAlone` says: its context, and cuDNN; a handle for each question."""
         driver, found = self._found(device)
         with _explained(device):
-            return AskAlone(Library.load(self._library), CupyHome(driver, found))
+            library = Library.load(self._library)
+            _import_cupy(device)
+            return AskAlone(library, CupyHome(driver, found))
 
     def _found(self, device: Device) -> tuple[Driver, CudaDevice]:
         missing = self.absence()
@@ -138,8 +152,16 @@ def _explained(device: Device) -> Iterator[None]:
         yield
     except (CudaFault, OutOfDeviceMemory, CudnnError) as error:
         raise DeviceUnavailable(device.name, str(error), _FRESH) from error
-    except ImportError as error:
-        raise DeviceUnavailable(device.name, f"CuPy cannot be imported: {error}", _CUPY) from error
+
+
+def _import_cupy(device: Device) -> None:
+    """Raises DeviceUnavailable, whatever CuPy raises: one that does not fit to its numpy raises anything."""
+    try:
+        import cupy
+    except Exception as error:
+        reason = f"CuPy cannot be imported: {type(error).__name__}: {error}"
+        raise DeviceUnavailable(device.name, reason, _CUPY) from error
+    _ = cupy
 
 
 def environment_of(library: Library, device: CudaDevice) -> Environment:
@@ -156,7 +178,7 @@ def environment_of(library: Library, device: CudaDevice) -> Environment:
                 "multiprocessors": str(device.multiprocessors),
             }.items()
         ),
-        incomplete="; ".join(library.missing) or None,
+        incomplete=plain("; ".join(library.missing)) or None,
     )
 
 

@@ -227,7 +227,9 @@ def engine_of(algorithm: str) -> tuple[int, Knobs]:
     """
     parsed = Algorithm.parse(algorithm)
     numbers = (parsed.engine, *(name for name, _ in parsed.knobs))
-    if (parsed.backend, parsed.source, parsed.math) != (BACKEND, GRAPH, "") or not all(map(_is_number, numbers)):
+    is_ours = (parsed.backend, parsed.source, parsed.math) == (BACKEND, GRAPH, "") and all(map(_is_number, numbers))
+    # ctypes would make another value of one beyond 64 bits, and so another algorithm.
+    if not is_ours or not all(-(1 << 63) <= value < 1 << 63 for _, value in parsed.knobs):
         raise InvalidAlgorithm("name", algorithm, f"must look like {BACKEND}/{GRAPH}:63?2=1")
     return int(parsed.engine), tuple(sorted((int(name), value) for name, value in parsed.knobs))
 

@@ -11,11 +11,13 @@ marshalled as something else. Calls that take microseconds keep the interpreter'
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from ctypes import byref, c_bool, c_double, c_float, c_int, c_int64, c_void_p
 from typing import Any, Final, Self
 
 from algosearch.backends.cudnn.enums import Attribute, AttributeType, DescriptorKind
 from algosearch.backends.cudnn.library import Library
+from algosearch.backends.cudnn.status import CudnnError
 
 _C_TYPES: Final[dict[AttributeType, Any]] = {
     AttributeType.HANDLE: c_void_p,
@@ -27,6 +29,8 @@ _C_TYPES: Final[dict[AttributeType, Any]] = {
     AttributeType.BACKEND_DESCRIPTOR: c_void_p,
 }
 """All others are enumerations, which C passes as int."""
+_MOST_ELEMENTS: Final = 1 << 14
+"""Of an attribute, whatever a library says: room is made for so many. The longest list seen has some hundreds."""
 
 
 class Descriptor:
@@ -84,7 +88,8 @@ class Descriptor:
             CudnnError: it cannot be told.
         """
         value = _C_TYPES.get(attribute.holds, c_int)()
-        self._get(attribute, 1, byref(value))
+        if not self._get(attribute, 1, byref(value)):
+            raise CudnnError.nonsense(self._reading(attribute), "no number")
         return int(value.value)
 
     def numbers(self, attribute: Attribute) -> tuple[int, ...]:
@@ -119,8 +124,13 @@ class Descriptor:
         count = c_int64()
         status = view.cudnnBackendGetAttribute(self.pointer, attribute, attribute.holds, room, byref(count), target)
         if status:
-            raise self._library.error(status, f"reading {attribute.name} of {self.kind.name}")
+            raise self._library.error(status, self._reading(attribute))
+        if not 0 <= count.value <= _MOST_ELEMENTS:
+            raise CudnnError.nonsense(self._reading(attribute), f"{count.value} elements")
         return count.value
+
+    def _reading(self, attribute: Attribute) -> str:
+        return f"reading {attribute.name} of {self.kind.name}"
 
     def destroy(self) -> None:
         """Give it back. Harmless if done twice."""
@@ -175,9 +185,22 @@ class Descriptors:
         """Fresh descriptors to be filled.
 
         Raises:
-            CudnnError: the library cannot make so many.
+            CudnnError: the library cannot make so many; then it has made none.
         """
-        return Room([self.new(kind) for _ in range(count)])
+        made: list[Descriptor] = []
+        try:
+            for _ in range(count):
+                made.append(self.new(kind))
+        except BaseException:
+            self.give_back(made)
+            raise
+        return Room(made)
+
+    def give_back(self, some: Sequence[Descriptor]) -> None:
+        """Destroy some of them before the others."""
+        for each in some:
+            each.destroy()
+        self._owned = [each for each in self._owned if each.pointer]
 
     def destroy(self) -> None:
         """Destroy them, the last one first. Harmless if done twice."""

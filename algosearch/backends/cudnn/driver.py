@@ -18,6 +18,7 @@ import msgspec
 from algosearch.backends.cudnn.gpu import CudaFault
 
 _LIBRARY: Final = "libcuda.so.1"
+_ELSE: Final = "or ask another backend (`--device cpu`)"
 _NOT_READY: Final = 600  # CUDA_ERROR_NOT_READY, cuda.h
 _NO_DEVICE: Final = 100  # CUDA_ERROR_NO_DEVICE
 
@@ -29,7 +30,11 @@ _MINOR: Final = 76
 
 
 class DriverMissing(Exception):
-    """There is no driver or no device; says why. Never reaches a caller."""
+    """There is no driver or no device; says why, and what to do about it. Never reaches a caller."""
+
+    def __init__(self, reason: str, remedy: str) -> None:
+        self.reason, self.remedy = reason, remedy
+        super().__init__(reason, remedy)
 
 
 class CudaDevice(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,12 +71,17 @@ class Driver:
         try:
             calls = ctypes.PyDLL(_LIBRARY)
         except OSError:
-            raise DriverMissing("there is no NVIDIA driver (libcuda.so.1)") from None
-        status = calls.cuInit(0)
+            raise DriverMissing("there is no NVIDIA driver (libcuda.so.1)", f"install the driver, {_ELSE}") from None
+        try:
+            status = calls.cuInit(0)
+            driver = cls(calls)
+        except AttributeError as error:
+            raise DriverMissing(f"{_LIBRARY} is no driver: {error}", f"install the driver, {_ELSE}") from error
+        if status == _NO_DEVICE:
+            raise DriverMissing("the driver finds no GPU", f"look at CUDA_VISIBLE_DEVICES and nvidia-smi, {_ELSE}")
         if status:
-            what = "the driver finds no GPU" if status == _NO_DEVICE else f"cuInit answers {status}"
-            raise DriverMissing(what)
-        return cls(calls)
+            raise DriverMissing(f"the driver cannot begin: cuInit answers {status}", f"look at nvidia-smi, {_ELSE}")
+        return driver
 
     def devices(self) -> tuple[CudaDevice, ...]:
         """Those that this process may see, by their ordinals."""

@@ -14,7 +14,7 @@ from typing import Final, Literal
 import msgspec
 
 from algosearch.backends.cudnn import notes
-from algosearch.backends.cudnn.descriptor import Descriptor, Descriptors
+from algosearch.backends.cudnn.descriptor import Descriptor, Descriptors, Room
 from algosearch.backends.cudnn.enums import Attribute, DataType, DescriptorKind, HeuristicMode
 from algosearch.backends.cudnn.handle import Handle
 from algosearch.backends.cudnn.plan import Plan
@@ -34,6 +34,7 @@ Knobs = tuple[tuple[int, int], ...]
 """(type, value), sorted by type."""
 _KNOB_TYPES: Final = 64
 """Room for an engine's knobs, at first: there are 46 types in 9.28. The library does not say how many it will write."""
+_MOST_KNOBS: Final = 4096
 Mode = Literal["instant", "a", "b", "fallback"]
 _MODES: Final[dict[Mode, HeuristicMode]] = {
     "instant": HeuristicMode.INSTANT,
@@ -132,12 +133,11 @@ class OperationGraph:
                 if count is None:
                     count = heuristics.count(Attribute.ENGINEHEUR_RESULTS)
                 room = self._descriptors.room(DescriptorKind.ENGINECFG, count)
-                found = heuristics.fill(Attribute.ENGINEHEUR_RESULTS, room, long=True) if count else []
+                read = self._read_results(heuristics, room)
             except CudnnError as error:
                 if error.fault == "candidate":
                     return []
                 raise
-            read = [(self._read(config), config) for config in found]
         for config, descriptor in read:
             if config is not None:
                 self._listed.setdefault((config.engine, config.knobs), descriptor)
@@ -187,11 +187,24 @@ class OperationGraph:
             config.set(Attribute.ENGINECFG_KNOB_CHOICES, *choices)
         return config.finalize()
 
+    def _read_results(self, heuristics: Descriptor, room: Room) -> list[tuple[EngineConfig | None, Descriptor]]:
+        """What a mode lists, with the descriptors that hold it; they are given back if it cannot be read."""
+        try:
+            found = heuristics.fill(Attribute.ENGINEHEUR_RESULTS, room, long=True) if room.descriptors else []
+            return [(self._read(config), config) for config in found]
+        except BaseException:
+            self._descriptors.give_back(room.descriptors)
+            raise
+
     def _read(self, config: Descriptor) -> EngineConfig | None:
-        """The identity, workspace and notes of a listed configuration; None if it turns out not to be supported."""
+        """The identity, workspace and notes of a listed configuration; None if it turns out not to be supported, or if
+        what the library says of it cannot be."""
         try:
             workspace_bytes = config.number(Attribute.ENGINECFG_WORKSPACE_SIZE)
-            (engine,) = config.fill(Attribute.ENGINECFG_ENGINE, self.handle.room(DescriptorKind.ENGINE, 1))
+            engines = config.fill(Attribute.ENGINECFG_ENGINE, self.handle.room(DescriptorKind.ENGINE, 1))
+            if workspace_bytes < 0 or not engines:
+                return None
+            (engine,) = engines
             index = engine.number(Attribute.ENGINE_GLOBAL_INDEX)
             return EngineConfig(
                 engine=index,
@@ -212,6 +225,8 @@ class OperationGraph:
             if len(choices) < len(room.descriptors):
                 break
             count *= 2  # a full room may have cut them short
+            if count > _MOST_KNOBS:
+                raise CudnnError.nonsense("reading the knobs of an engine", f"more than {_MOST_KNOBS // 2}")
 
         kind, value = Attribute.KNOB_CHOICE_KNOB_TYPE, Attribute.KNOB_CHOICE_KNOB_VALUE
         return tuple(sorted((choice.number(kind), choice.number(value)) for choice in choices))

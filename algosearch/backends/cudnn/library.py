@@ -25,6 +25,7 @@ from typing import Final
 from algosearch.backends.cudnn import locate
 from algosearch.backends.cudnn.status import SUCCESS, CudnnError
 from algosearch.errors import DeviceUnavailable
+from algosearch.records.plain import plain
 from algosearch.settings import cudnn_location
 
 OLDEST_VERSION: Final = 90200
@@ -141,7 +142,7 @@ class Library:
             "cudnn": self.version_text,
             "cudart": version_text(self.cudart_version, cuda=True),
             "nvrtc": "yes" if self.compiler else "no",
-            **{name: environ[name] for name in OVERRIDES if environ.get(name)},
+            **{name: plain(environ[name]) for name in OVERRIDES if environ.get(name)},
         }
 
     def check(self, status: int, call: str) -> None:
@@ -155,7 +156,7 @@ class Library:
 
     def error(self, status: int, call: str) -> CudnnError:
         """What a failed call says, with the library's own words."""
-        name = self.short.cudnnGetErrorString(status).decode(errors="replace")
+        name = (self.short.cudnnGetErrorString(status) or b"status").decode(errors="replace")
         text = ctypes.create_string_buffer(_MESSAGE_BYTES)
         self.short.cudnnGetLastErrorString(text, _MESSAGE_BYTES)
         words = " ".join(text.value.decode(errors="replace").split())
@@ -193,7 +194,7 @@ class Library:
         absent = [
             name
             for name, since in _PARTS_SINCE.items()
-            if self.version >= since and name not in failed and not (directory / name).exists()
+            if self.version >= since and name not in failed and not locate.is_file(directory / name)
         ]
         self.missing = (
             *(f"{name} is not in {directory}" for name in absent),
@@ -218,7 +219,7 @@ def _load_parts(directory: Path) -> dict[str, str]:
     Raises:
         CudnnUnusable: a part is missing or broken without which nothing works.
     """
-    names = {part.name for part in directory.glob("libcudnn_*.so.9")}
+    names = {part.name for part in directory.glob("libcudnn_*.so.9") if locate.is_file(part)}
     lacking = [name for name in _NEEDED_PARTS if name not in names]
     if lacking:
         raise CudnnUnusable(f"{directory} lacks {', '.join(lacking)}", _REINSTALL)
@@ -287,6 +288,11 @@ def find(path: str | None = None, environ: Mapping[str, str] | None = None) -> t
     """
     environ = os.environ if environ is None else environ
     wanted, source = (path, "given") if path else (cudnn_location(environ), "ALGOSEARCH_CUDNN")
+    replaced = locate.replaced_file()
+    if replaced is not None:
+        raise CudnnUnusable(
+            f"{replaced} is loaded in this process, and was removed or replaced since", "start a fresh process"
+        )
     loaded = locate.loaded_shim()
     if wanted:
         shim = locate.shim_in(Path(wanted))

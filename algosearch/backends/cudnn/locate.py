@@ -15,6 +15,7 @@ from typing import Final
 
 SHIM: Final = "libcudnn.so.9"
 _MAPS: Final = Path("/proc/self/maps")
+_GONE: Final = " (deleted)"
 _LOADER_CACHE: Final = Path("/etc/ld.so.cache")
 _PART: Final = re.compile(r"(libcudnn(?:_\w+)?\.so\.9)(?:\.[0-9.]+)?")
 _ROOT_VARIABLES: Final = ("CUDNN_HOME", "CUDNN_PATH", "CUDA_HOME", "CUDA_PATH")
@@ -22,14 +23,22 @@ _USUAL_ROOTS: Final = ("/usr/local/cuda", "/opt/cuda")
 _LIBRARY_FOLDERS: Final = ("lib64", "lib", "targets/x86_64-linux/lib", "targets/sbsa-linux/lib")
 
 
+def is_file(path: Path) -> bool:
+    """Whether a file can be seen there. No other question is asked of a path: `Path.is_file` raises where it is not
+    allowed to look, or a name is too long, and a FIFO would be waited for by whoever opens it."""
+    return os.path.isfile(path)
+
+
 def loaded_files() -> list[Path]:
     """The files of cuDNN 9 that are loaded in this process: the shim, parts, twice if there are two of one name."""
-    try:
-        maps = os.fsdecode(_MAPS.read_bytes())
-    except OSError:
-        return []
-    paths = dict.fromkeys("/" + line.partition("/")[2] for line in maps.splitlines() if "/libcudnn" in line)
-    return [path for path in map(Path, paths) if _PART.fullmatch(path.name)]
+    return [path for path in map(Path, _mapped()) if _PART.fullmatch(path.name)]
+
+
+def replaced_file() -> Path | None:
+    """A file of cuDNN 9 that is loaded in this process and that its folder has not got any more, as after an upgrade:
+    what is there now would be a second copy. None if there is none."""
+    gone = (Path(path.removesuffix(_GONE)) for path in _mapped() if path.endswith(_GONE))
+    return next((path for path in gone if _PART.fullmatch(path.name)), None)
 
 
 def loaded_shim() -> Path | None:
@@ -39,10 +48,10 @@ def loaded_shim() -> Path | None:
 
 def shim_in(place: Path) -> Path | None:
     """The shim that a directory, or a path of the shim itself, stands for; None if there is none."""
-    if place.is_file():
+    if is_file(place):
         return place.absolute() if _is_shim(place) else None
     shim = place / SHIM
-    return shim.absolute() if shim.is_file() else None
+    return shim.absolute() if is_file(shim) else None
 
 
 def installed(environ: Mapping[str, str], tried: list[str]) -> tuple[Path, str] | None:
@@ -62,12 +71,21 @@ def beside(name: str, directory: Path) -> list[Path]:
     the wheels of its family."""
     family = directory.parent.parent  # .../nvidia/cudnn/lib
     folders = (directory, *(family / each / "lib" for each in ("cublas", "cuda_nvrtc", "cu13")))
-    return [folder / name for folder in folders if (folder / name).is_file()]
+    return [folder / name for folder in folders if is_file(folder / name)]
 
 
 def in_toolkits(name: str, environ: Mapping[str, str]) -> list[Path]:
     """The files of this name in CUDA toolkits."""
-    return [folder / name for folder in _toolkits(environ) if (folder / name).is_file()]
+    return [folder / name for folder in _toolkits(environ) if is_file(folder / name)]
+
+
+def _mapped() -> list[str]:
+    """What of cuDNN's is mapped into this process, as the kernel spells it."""
+    try:
+        maps = os.fsdecode(_MAPS.read_bytes())
+    except OSError:
+        return []
+    return list(dict.fromkeys("/" + line.partition("/")[2] for line in maps.splitlines() if "/libcudnn" in line))
 
 
 def _is_shim(path: Path) -> bool:
@@ -87,7 +105,10 @@ def _wheels() -> list[Path]:
 def _toolkits(environ: Mapping[str, str]) -> list[Path]:
     roots = [environ[name] for name in _ROOT_VARIABLES if environ.get(name)] + [*_USUAL_ROOTS, sys.prefix]
     return [
-        folder for root in dict.fromkeys(roots) for each in _LIBRARY_FOLDERS if (folder := Path(root, each)).is_dir()
+        folder
+        for root in dict.fromkeys(roots)
+        for each in _LIBRARY_FOLDERS
+        if os.path.isdir(folder := Path(root, each))
     ]
 
 

@@ -15,6 +15,7 @@ from algosearch.backends.cudnn.descriptor import Descriptors
 from algosearch.backends.cudnn.enums import Attribute, DescriptorKind
 from algosearch.backends.cudnn.handle import Handle
 from algosearch.backends.cudnn.library import Library
+from algosearch.backends.cudnn.status import CudnnError
 
 
 class _Owned(Protocol):
@@ -114,6 +115,8 @@ class Plan(Runnable):
         self._constants = dict(constants or {})
         self.descriptor = owned.newest(DescriptorKind.EXECUTION_PLAN)
         self.workspace_bytes = self.descriptor.number(Attribute.EXECUTION_PLAN_WORKSPACE_SIZE)
+        if self.workspace_bytes < 0:
+            raise CudnnError.nonsense("reading the workspace of a plan", f"{self.workspace_bytes} bytes")
 
     def __repr__(self) -> str:
         return f"<Plan {self.descriptor!r}, {self.workspace_bytes} bytes of workspace, {len(self._packs)} packs>"

@@ -14,6 +14,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from ctypes import addressof, c_double, c_float
+from itertools import combinations
 from typing import Final
 
 import msgspec
@@ -45,6 +46,10 @@ _NUMBERS: Final = {
     "training": ("epsilon", "momentum"),
 }
 """What a phase of batch norm may be told."""
+_UPDATED: Final = frozenset(
+    frozenset(pair) for pair in (("previous_mean", "running_mean"), ("previous_variance", "running_variance"))
+)
+"""What may lie in one place."""
 _NEW: Final = -1
 """No stream: what a handle is set to before it is first used."""
 
@@ -150,6 +155,7 @@ class CudnnExecutable:
         if self.reserve_bytes:
             self._uids["reserve"] = UIDS["reserve"]
         self._bytes = {each.uid: each.bytes for each in tensors}
+        self._bytes.setdefault(UIDS["reserve"], self.reserve_bytes)
         training = not isinstance(op, ConvOp) and op.phase in ("training_forward", "training")
         self._copied = IN_PLACE if training and made.is_legacy else ()
         self._bound: dict[tuple[object, ...], _Bound] = {}
@@ -216,6 +222,7 @@ class CudnnExecutable:
         key = (*addresses.values(), room, *numbers.items())
         bound = self._bound.pop(key, None)
         if bound is None:
+            self._check_apart(addresses, room)
             told = self._numbers(numbers)
             pointers = addresses | {UIDS[name]: addressof(value) for name, value in told.items()}
             bound = _Bound(self._made.plan.variant_pack(pointers, room, handle=handle), tuple(told.values()))
@@ -223,6 +230,23 @@ class CudnnExecutable:
         if len(self._bound) > _PACKS:
             self._bound.pop(next(iter(self._bound))).pack.destroy()
         return bound
+
+    def _check_apart(self, addresses: Mapping[int, int], room: int) -> None:
+        """What is written must be nobody else's place: no candidate was checked on anything else. Running statistics
+        may be updated where they are.
+
+        Raises:
+            InvalidCall: two arrays overlap, of which one is written.
+        """
+        written = {name for name, is_written in self.names if is_written} | {"reserve", "workspace"}
+        places = [(name, addresses[uid], self._bytes[uid]) for name, uid in self._uids.items()]
+        if self.workspace_bytes:
+            places.append(("workspace", room, self.workspace_bytes))
+        for (one, first, size), (other, second, other_size) in combinations(places, 2):
+            if first >= second + other_size or second >= first + size or written.isdisjoint((one, other)):
+                continue
+            if first != second or {one, other} not in _UPDATED:
+                raise InvalidCall(other, second, f"overlaps with {one}, and one of them is written")
 
     def _numbers(self, given: Mapping[str, float]) -> dict[str, c_float | c_double]:
         op = self._op
@@ -273,6 +297,6 @@ def stream_number(stream: object) -> int:
             found = getattr(stream, "ptr", None) if found is None else found
     except Exception as error:  # a stranger's object may raise anything
         raise InvalidCall("stream", stream, f"cannot be read: {error}") from error
-    if not isinstance(found, int) or isinstance(found, bool) or found < 0:
+    if not isinstance(found, int) or isinstance(found, bool) or not 0 <= found < 1 << 64:
         raise InvalidCall("stream", stream, "must be a stream of CuPy or PyTorch, or the number of one")
     return found

@@ -7,12 +7,13 @@ something else than their category does.
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Final, Literal, Self
 
 from algosearch.errors import AlgosearchError
 from algosearch.records import Failure, FailureKind
 
 SUCCESS: Final = 0
+INTERNAL_ERROR: Final = 4000
 
 Fault = Literal[
     "candidate",  # this engine, or all of them, cannot do this op
@@ -55,6 +56,11 @@ class CudnnError(AlgosearchError, RuntimeError):
 
     def __str__(self) -> str:
         return f"cuDNN refused {self.call}: {self.message}; {_NEXT[self.fault]}"
+
+    @classmethod
+    def nonsense(cls, call: str, answer: str) -> Self:
+        """A call succeeded, and its answer cannot be. What it was about is not to be had, and nothing else is known."""
+        return cls(call, INTERNAL_ERROR, f"the answer is {answer}, which cannot be")
 
     @property
     def fault(self) -> Fault:

@@ -117,7 +117,11 @@ class FakeCudnn:
 
         Calls: `create` and `finalize` (a descriptor's kind), `set` and `get` (an attribute), `heuristics` (a mode),
         `build` and `execute` (an engine), `create_handle`, `stream`, `version`. `plan_workspace` (an engine): the
-        status is how many bytes its plans need beyond what its configurations tell.
+        status is how many bytes its plans need beyond what its configurations tell. `destroy` (a kind): it is given
+        back, whatever the status.
+
+        What is odd of a library: `count` (an attribute) tells so many elements more than there are, `full` always as
+        many as there is room for; `words`: the name of a status is NULL (1), or no UTF-8.
 
         Of the legacy API: `legacy` (a tensor's data type), `mode`, `execute` and, for the size of a backward pass,
         `backward` (a mode). `fused` (a mode) with any status lets that mode do fused ops, which else only the

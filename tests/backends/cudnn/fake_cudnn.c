@@ -308,7 +308,10 @@ static int execute(const struct descriptor *plan, const struct descriptor *pack)
 
 EXPORT size_t cudnnGetVersion(void) { return SHIM; }
 EXPORT size_t cudnnGetCudartVersion(void) { return CUDART; }
-EXPORT const char *cudnnGetErrorString(int status) { return status / 1000 == 3 ? "FAKE_NOT_SUPPORTED" : status ? "FAKE_FAILURE" : "FAKE_SUCCESS"; }
+EXPORT const char *cudnnGetErrorString(int status) {
+    if (scripted("words", 0)) return scripted("words", 0) == 1 ? NULL : "\xff\xfe";
+    return status / 1000 == 3 ? "FAKE_NOT_SUPPORTED" : status ? "FAKE_FAILURE" : "FAKE_SUCCESS";
+}
 
 
 EXPORT int cudnnGraphVersionCheck(void) {
@@ -361,9 +364,10 @@ EXPORT int cudnnBackendCreateDescriptor(int kind, struct box **box) {
 static int destroy(struct box *box) {
     if (!held(box)) return fail(2002, "destroyed twice");
     note_call("destroy %d", box->held->kind);
+    int kind = box->held->kind;
     release(box->held);
     box->magic = 0, box->held = NULL;
-    return 0;
+    return scripted("destroy", kind);
 }
 
 static int finalize_box(struct box *box) {
@@ -387,7 +391,14 @@ static int start(struct handle *handle, void *plan, void *pack) {
 EXPORT int cudnnBackendDestroyDescriptor(struct box *box) { int status; return LOCKED(destroy(box)); }
 EXPORT int cudnnBackendFinalize(struct box *box) { int status; return LOCKED(finalize_box(box)); }
 EXPORT int cudnnBackendSetAttribute(void *box, int name, int type, int64_t count, const void *array) { int status; return LOCKED(set(box, name, type, count, array)); }
-EXPORT int cudnnBackendGetAttribute(void *box, int name, int type, int64_t room, int64_t *count, void *array) { int status; return LOCKED(get(box, name, type, room, count, array)); }
+EXPORT int cudnnBackendGetAttribute(void *box, int name, int type, int64_t room, int64_t *count, void *array) {
+    int status;
+    if (!LOCKED(get(box, name, type, room, count, array))) {
+        *count += scripted("count", name);
+        if (scripted("full", name)) *count = room;
+    }
+    return status;
+}
 EXPORT int cudnnBackendExecute(struct handle *handle, void *plan, void *pack) {
     int status;
     return LOCKED(start(handle, plan, pack)) ? status : execute(held(plan), held(pack));

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
 from algosearch.backends.base import Device
-from algosearch.backends.cudnn import CudnnBackend, backend
+from algosearch.backends.cudnn import CudnnBackend, backend, driver
 from algosearch.backends.cudnn.driver import CudaDevice, Driver, DriverMissing
-from algosearch.backends.cudnn.library import CudnnUnusable
+from algosearch.backends.cudnn.library import CudnnUnusable, Library
 from algosearch.errors import DeviceUnavailable
-from tests.backends.cudnn.fake import FakeCudnn
+from tests.backends.cudnn.fake import FakeCudnn, compiled
 
 FOUND = CudaDevice(
     ordinal=3,
@@ -51,7 +53,7 @@ def test_devices_are_told_apart_by_what_they_are_not_by_their_ordinals() -> None
 @pytest.mark.parametrize("lacking", ["driver", "cupy", "cudnn"])
 def test_what_is_missing_is_said_with_its_remedy(monkeypatch: pytest.MonkeyPatch, lacking: str) -> None:
     def no_driver() -> Driver:
-        raise DriverMissing("there is no NVIDIA driver (libcuda.so.1)")
+        raise DriverMissing("there is no NVIDIA driver (libcuda.so.1)", "install it")
 
     def no_cudnn(path: str | None) -> None:
         raise CudnnUnusable("no cuDNN 9 was found", "pip install it")
@@ -70,6 +72,74 @@ def test_what_is_missing_is_said_with_its_remedy(monkeypatch: pytest.MonkeyPatch
     assert CudnnBackend().devices() == ()
     with pytest.raises(DeviceUnavailable, match="cannot be used"):
         CudnnBackend().open(Device(backend="cudnn", ordinal=0, kind="NVIDIA H200", identity="GPU-other"))
+
+
+@pytest.mark.usefixtures("complete")
+def test_all_that_is_missing_beside_the_driver_is_said_at_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def no_cudnn(path: str | None) -> None:
+        raise CudnnUnusable(f"there is no libcudnn.so.9 in {path}", "name its directory")
+
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(backend, "find", no_cudnn)
+    monkeypatch.delenv("ALGOSEARCH_CUDNN", raising=False)
+    absence = CudnnBackend().absence()
+    assert absence is not None
+    assert absence.reason == "CuPy is not installed; there is no libcudnn.so.9 in None"
+    assert "pip install" in absence.remedy
+    assert absence.remedy.endswith("; name its directory")
+    assert CudnnBackend().devices() == ()
+    assert not caplog.records
+
+    for named in (CudnnBackend(library="/there"), CudnnBackend()):
+        caplog.clear()
+        assert named.devices() == ()
+        (said,) = caplog.messages
+        assert said.startswith("going on without GPUs: cudnn cannot be used: CuPy is not installed; ")
+        monkeypatch.setenv("ALGOSEARCH_CUDNN", "/there")
+
+
+@pytest.mark.parametrize(
+    ("source", "reason", "remedy"),
+    [
+        ("SEEN int cuInit(void) { return 100; }", "the driver finds no GPU", "CUDA_VISIBLE_DEVICES"),
+        ("SEEN int cuInit(void) { return 999; }", "the driver cannot begin: cuInit answers 999", "nvidia-smi"),
+        ("SEEN int cuInit(void) { return 0; }", "", ""),
+        ("SEEN int init(void) { return 0; }", "is no driver: ", "install the driver"),
+    ],
+)
+def test_a_driver_that_is_of_no_use_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, reason: str, remedy: str
+) -> None:
+    file = tmp_path / "driver.c"
+    events = "".join(f"SEEN int {name}(void) {{ return 0; }}\n" for name in ("cuEventRecord", "cuEventQuery"))
+    file.write_text(
+        f'#define SEEN __attribute__((visibility("default")))\n{source}\n'
+        f"{events}SEEN int cuEventElapsedTime(void) {{ return 0; }}\n"
+    )
+    monkeypatch.setattr(driver, "_LIBRARY", str(compiled(tmp_path / "libcuda.so.1", sources=(str(file),))))
+    if not reason:
+        Driver.load()
+        return
+    with pytest.raises(DriverMissing) as caught:
+        Driver.load()
+    assert reason in caught.value.reason
+    assert remedy in caught.value.remedy
+
+
+@pytest.mark.usefixtures("complete")
+@pytest.mark.parametrize("opening", ["open", "runner", "alone"])
+def test_a_cupy_that_cannot_be_imported_is_said_whatever_it_raises(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fake: FakeCudnn, opening: str
+) -> None:
+    (tmp_path / "cupy.py").write_text("raise RuntimeError('numpy 9 is too new')")
+    monkeypatch.delitem(sys.modules, "cupy", raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(Library, "load", lambda path: fake.library)
+    mine = CudnnBackend()
+    with pytest.raises(DeviceUnavailable, match="CuPy cannot be imported: RuntimeError: numpy 9 is too new"):
+        getattr(mine, opening)(mine.devices()[0])
 
 
 @pytest.mark.usefixtures("complete")

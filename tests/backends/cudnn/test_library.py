@@ -234,6 +234,36 @@ def test_a_place_that_has_none(tmp_path: Path) -> None:
         library.find(environ={"ALGOSEARCH_CUDNN": str(tmp_path / "nothing")})
 
 
+@pytest.mark.parametrize("name", ["x" * 300, "x/" * 3000])
+def test_a_place_that_cannot_be_looked_at(tmp_path: Path, name: str) -> None:
+    place = str(tmp_path / name)
+    with pytest.raises(CudnnUnusable, match=r"there is no libcudnn\.so\.9 in "):
+        library.find(place)
+    with pytest.raises(CudnnUnusable, match="no cuDNN 9 was found"):
+        _find_with(tmp_path, wheels=[Path(place)], LD_LIBRARY_PATH=place, CUDA_HOME=place)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("ops", "lacks libcudnn_ops.so.9"), ("cnn", "libcudnn_cnn.so.9 is not in ")]
+)
+def test_a_part_that_is_no_file_is_not_waited_for(mine: Path, name: str, said: str) -> None:
+    file = mine / f"libcudnn_{name}.so.9"
+    file.unlink()
+    os.mkfifo(file)
+    shim = compiled(mine / SHIM, f"-DSHIM={NEW}", f"-DCUDART={NOWHERE * 1000}", f"-Wl,-soname,{SHIM}")
+    answer = loaded(shim)
+    assert said in (answer["reason"] if "reason" in answer else answer["missing"][0])
+
+
+def test_one_that_was_replaced_since_it_was_loaded(mine: Path) -> None:
+    """As by an upgrade under a running process: what is there now would be a second copy in it."""
+    before = f"ctypes.CDLL({str(mine / SHIM)!r}); import os; os.rename({str(mine / 'new')!r}, {str(mine / SHIM)!r})"
+    shutil.copy(mine / SHIM, mine / "new")
+    answer = loaded(mine, before=before)
+    assert answer["reason"] == f"{mine / SHIM} is loaded in this process, and was removed or replaced since"
+    assert answer["remedy"] == "start a fresh process"
+
+
 def test_none_anywhere(tmp_path: Path) -> None:
     with pytest.raises(CudnnUnusable) as caught:
         _find_with(tmp_path, wheels=[tmp_path / "site-packages"], LD_LIBRARY_PATH=str(tmp_path))

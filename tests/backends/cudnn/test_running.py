@@ -14,6 +14,7 @@ from algosearch.backends.arrays import HOST
 from algosearch.backends.cudnn.gpu import CudaFault
 from algosearch.backends.cudnn.norm import EPSILON, MOMENTUM
 from algosearch.backends.cudnn.running import CudnnRunner, stream_number
+from algosearch.backends.running import Slot
 from algosearch.errors import InvalidCall, RunFailed
 from algosearch.ops import BatchNormOp, ConvOp, Op
 from algosearch.records import Choice, Environment, Failure
@@ -237,7 +238,7 @@ def test_it_runs_on_the_stream_that_is_named(fake: FakeCudnn, runner: CudnnRunne
     assert sum(line.startswith("stream") for line in told) == 5, "set where it changes, only"
 
 
-@pytest.mark.parametrize("stream", [-1, 1.5, True, "7", object()])
+@pytest.mark.parametrize("stream", [-1, 1.5, True, "7", object(), 1 << 64])
 def test_what_is_no_stream(stream: object) -> None:
     with pytest.raises(InvalidCall, match="must be a stream"):
         stream_number(stream)
@@ -310,6 +311,46 @@ def test_an_array_may_lie_worse_than_was_promised_as_long_as_nothing_relies_on_i
             else:
                 with pytest.raises(InvalidCall, match="multiple of 256"):
                     plan(**arrays)
+
+
+@pytest.mark.parametrize("off", [0, 16, -16])
+@pytest.mark.parametrize("name", ["input", "filter", "workspace"])
+def test_what_is_written_lies_apart(runner: CudnnRunner, name: str, off: int) -> None:
+    """No candidate was ever run on anything else, and some would read what they have written."""
+    with built(runner, CONV, SPACIOUS) as plan:
+        memory = aligned(1 << 16).view(np.float32)
+
+        def at(offset_bytes: int, slot: Slot) -> OnDevice:
+            return OnDevice(shaped(slot, memory[(4096 + offset_bytes) // 4 :]))
+
+        arrays = on_device(plan, rows_for(plan.slots.values())) | {"output": at(0, plan.slots["output"])}
+        if name == "workspace":
+            arrays[name] = OnDevice(memory[(4096 + 16 * off) // 4 :][: plan.workspace_bytes])
+        else:
+            arrays[name] = at(off, plan.slots[name])
+        with pytest.raises(InvalidCall, match="overlaps with") as caught:
+            plan(**arrays)
+        assert "output" in str(caught.value)
+
+
+@pytest.mark.parametrize("algorithm", [ENGINE, "cudnn/legacy:spatial"])
+def test_running_statistics_may_not_take_each_others_place(runner: CudnnRunner, algorithm: str) -> None:
+    with built(runner, NORM, algorithm) as plan:
+        arrays = on_device(plan, rows_for(plan.slots.values(), 0))
+        for changed in (
+            {"running_mean": arrays["previous_variance"]},
+            {"running_mean": arrays["running_variance"]},
+            {"output": arrays["input"]},
+        ):
+            with pytest.raises(InvalidCall, match="overlaps with"):
+                plan(**{**arrays, **changed})
+
+
+def test_what_is_only_read_may_overlap(runner: CudnnRunner) -> None:
+    op = ConvOp(input_shape=(2, 2, 3, 3), filter_shape=(2, 2, 3, 3))
+    with built(runner, op, ENGINE) as plan:
+        arrays = on_device(plan, rows_for(plan.slots.values(), 0))
+        plan(**{**arrays, "filter": arrays["input"]})
 
 
 def test_threads_take_turns(runner: CudnnRunner) -> None:
