@@ -10,12 +10,12 @@ process: first cleanly, then with trouble, each search in a process of its own. 
 - `released`: the same, until a third of the answers are there;
 - `all`: the first four at once.
 
-An answer is right if it is the clean one, or if, timed again (`oracle.py`), it takes at most 1 % and the noise longer
-than the best of the clean record's candidates that were not injected and found the memory. `struck` are the candidates
-that did something; `accounted_for` those of which the record says so (`blamed`), or that lost so clearly that nobody
-had to look at their results (`beaten`: to overrun takes time); `innocent` are others of which it says such a thing. The
-limit for the wall is the slowest clean search and a tenth, for noise, and 2 s for each restart of the device's process,
-and the limits of what hung.
+An answer is right if it is the clean one, or if, timed again (`oracle.py`), it takes at most 1 % longer, or what it
+says itself (`Choice.tie_window`), and the noise, than the best of the record's candidates that were not injected and
+found the memory. `struck` are the candidates that did something; `accounted_for` those of which the record says so
+(`blamed`), or that lost so clearly that nobody had to look at their results (`beaten`: to overrun takes time);
+`innocent` are others of which it says such a thing. The limit for the wall is the slowest clean search and a tenth,
+for noise, and 2 s for each restart of the device's process, and the limits of what hung.
 
     python bench/injected.py --json bench/results/injected.json
 """

@@ -46,6 +46,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     picked: str
     """The algorithm, or in words why there is none."""
     trials: tuple[Trial, ...]
+    tie_window: float = 0.0
+    """As in `Choice`: what the pick may be slower by than the best."""
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
@@ -149,4 +151,5 @@ async def answered_by(request: algosearch.Request) -> Answer:
         choice = await request.choice()
     except algosearch.AlgosearchError as error:
         return Answer(picked=f"{type(error).__name__}: {error}", trials=())
-    return Answer(picked=choice.algorithm, trials=tuple(each for each in choice.candidates if isinstance(each, Trial)))
+    trials = tuple(each for each in choice.candidates if isinstance(each, Trial))
+    return Answer(picked=choice.algorithm, trials=trials, tie_window=choice.tie_window)

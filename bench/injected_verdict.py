@@ -48,9 +48,9 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
     noise: float
     """Two standard errors of the ratio."""
 
-    @property
-    def is_right(self) -> bool:
-        return self.pick_us <= self.best_us * (1 + CLOSE + self.noise)
+    def keeps(self, tie_window: float) -> bool:
+        """Whether the pick is as near to the best as was promised, or as `CLOSE`."""
+        return self.pick_us <= self.best_us * (1 + max(CLOSE, tie_window) + self.noise)
 
 
 def price(ground: str, questions: Sequence[Question]) -> tuple[list[Price], dict[str, str]]:
@@ -150,10 +150,10 @@ def verdict(
         one = question(op, before, answer, what)
         at = None if one is None else prices.get((one.op, one.pick, one.candidates))
         injected = any(each.op == op and each.algorithm == answer.picked for each in what.injections)
-        if (one is None or (at is not None and at.is_right)) and not injected:
+        if (one is None or (at is not None and at.keeps(answer.tie_window))) and not injected:
             right += 1
         else:
-            wrong.append(f"{op.describe()}: {answer.picked}, {at}")
+            wrong.append(f"{op.describe()}: {answer.picked}, {at}, {answer.tie_window:.2%}")
     blamed = sum(is_blamed(each, ops, found) for each in what.injections)
     beaten = sum(is_beaten(each, ops, found) for each in what.injections)
     limits_s = [float(each) for reason in found.broke for each in _HUNG.findall(reason)]
