@@ -43,7 +43,7 @@ def failed(engine: str, kind: Any, **changes: Any) -> Trial:
 
 
 def timed(engine: str, **changes: Any) -> Trial:
-    fields = {"rank": 0, "workspace_bytes": 0, "stage": "final", "time_us": 10.0, "error_us": 0.1}
+    fields: dict[str, Any] = {"rank": 0, "workspace_bytes": 0, "stage": "final", "time_us": 10.0, "error_us": 0.1}
     return Trial(algorithm=f"cudnn/graph:{engine}", **(fields | changes))
 
 
