@@ -43,6 +43,7 @@ def test_always_where_times_are_steady(noise: float) -> None:
 
 @settings(max_examples=60)
 @example(seed=499_237_643, noise=0.0, rules=STEADY)  # who screened a first run at a low clock turned out to be wrong
+@example(seed=1_010_951, noise=0.005, rules=STEADY)  # of a round whose clock had changed, only late-comers were left
 @given(seed=st.integers(1000, 10**9), noise=st.floats(0.0, 0.005), rules=st.sampled_from([None, STEADY]))
 def test_always_with_little_noise_wherever_one_looks(seed: int, noise: float, rules: RaceRules | None) -> None:
     assert broken(seed, noise, rules=rules) == []
