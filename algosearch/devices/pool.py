@@ -7,8 +7,9 @@ What waits here has begun nothing and can still be withdrawn, or be found by som
 Keys for which something dear is built queue by themselves, and have places of their own at a device: they go through
 another thread of it, one after the other, and nobody else waits behind them. They have those places at once, for what
 takes longest is to begin soon. But who stands back (a batch norm: up to a second for each engine, and a network has
-twenty of them) has one when nobody queues that is awaited as much, or after a hundred others: whoever asks again and
-again would keep it for ever. Whether a key is dear is seen when it is listed (`MustCompile`); then it queues again.
+twenty of them) has one when nobody queues that is awaited as much; where somebody dear does, nobody of those; or after
+a hundred others: whoever asks again and again would keep it for ever. Whether a key is dear is seen when it is listed
+(`MustCompile`); then it queues again.
 """
 
 from __future__ import annotations
@@ -221,11 +222,11 @@ class Pool:
         worker, turn.worker = turn.worker, None
         if worker is None:
             self._line_of(turn).remove(turn)
-            return
-        self._count(turn, worker, -1)
-        if worker.set_aside is not None:
-            self._retire(worker)
-        self._call_next()
+        else:
+            self._count(turn, worker, -1)
+            if worker.set_aside is not None:
+                self._retire(worker)
+        self._call_next()  # who stood back for one that queued, too
 
     async def enumerate(self, op: Op, width: int | None) -> Listing:
         """The candidates of a canonical op, from the device with the least in hand, out of turn.
@@ -327,13 +328,15 @@ class Pool:
         return None
 
     def _next_dear(self, usual: Turn | None) -> Turn | None:
-        """Who has the next place of those that are dear; None if nobody may yet."""
+        """Who has the next place of those that are dear; None if nobody may yet. Where one of them has it in any case,
+        it is the one that is awaited most: to stand back for who is not dear would help only others of them."""
         dear, patient = self._dear.first(), self._patient.first()
-        if patient is not None:
-            most_awaited = max((turn.who.awaited for turn in (usual, dear) if turn is not None), default=-1)
-            if patient.who.awaited > most_awaited or self._let_go >= MOST_LET_GO:
-                return patient
-        return dear
+        before = usual if dear is None else dear
+        if patient is None or (
+            before is not None and patient.who.awaited <= before.who.awaited and self._let_go < MOST_LET_GO
+        ):
+            return dear
+        return patient
 
     async def aclose(self) -> None:
         """Close every worker, all at once. To be shielded by the caller."""

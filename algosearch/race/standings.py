@@ -373,11 +373,16 @@ class Standings:
             workspace_bytes=min(candidate.workspace_bytes, LARGEST),  # as `Trial` has it; it has failed
             notes=candidate.notes,
             stage="listed" if estimate is None else stage,
-            time_us=None if estimate is None else max(1e-4, round(estimate.time_us, 4)),
-            error_us=None if estimate is None else round(estimate.error_us, 4),
+            time_us=None if estimate is None else _rounded(estimate.time_us),
+            error_us=None if estimate is None else _rounded(estimate.error_us),
             samples=packed(each[rank] for each in self.rounds if rank in each),
             build_us=self.build_us.get(rank),
             timing=self.timing.get(rank, "") + noted,
             failure=self.failures.get(rank),
             reserve_bytes=min(candidate.reserve_bytes, LARGEST),
         )
+
+
+def _rounded(us: float) -> float:
+    """As it is kept: by digits and not by places, so that `Policy.pick` finds of any time what was found here."""
+    return float(f"{us:.7g}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 
 from algosearch.race.budget import Budget
 from algosearch.race.instructions import Time
@@ -15,7 +15,8 @@ from algosearch.records import Burst, Failure
 
 class Timekeeper:
     """A disturbed burst, or a whole final round with drift in it, is thrown away and run again, until too many were:
-    then they are taken as they are, for the device is not going to be quieter, and the standings know it."""
+    then they are taken as they are, for the device is not going to be quieter, and the standings know it. So is a round
+    in which nobody is left who could be compared with those before, while there is time for another."""
 
     def __init__(self, standings: Standings, budget: Budget, rules: RaceRules) -> None:
         self._standings = standings
@@ -59,9 +60,19 @@ class Timekeeper:
         whole = times_of(times, asked, self._rules)
         if len(whole) < 2 and len(asked) > 1:  # one candidate tells of no level
             whole = {} if patient else whole or {rank: each[0] for rank, each in times.items()}
+        again_us = budget.spent_us - before_us
+        if patient and self._lost_the_others(asked, whole) and budget.allows(again_us, standings.best_us()):
+            whole = {}
         if whole:
             standings.rounds.append(whole)
             standings.disturbed.update(disturbed & set(whole))
+
+    def _lost_the_others(self, asked: Iterable[int], whole: Container[int]) -> bool:
+        """Whether those of a round who had run in an earlier one as well are not in it any more: what the rest differ
+        by from all before them would be the clock's."""
+        earlier = {rank for each in self._standings.rounds for rank in each}
+        common = [rank for rank in asked if rank in earlier and rank not in self._standings.failures]
+        return bool(common) and not any(rank in whole for rank in common)
 
     def _drifted(self, reference: int, times: Mapping[int, Sequence[float]]) -> bool:
         bursts = times.get(reference, ())

@@ -87,7 +87,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Its standard error. None if and only if `time_us` is."""
     first_us: float | None = None
     """The time of the first candidate that the policy admits, in the order in which its backend listed them: what a
-    caller without a search would run."""
+    caller without a search would run. None if nobody ran it: others were as good as any."""
     precision: Precision = "final"
     """`final`: it and whatever may be as fast were timed against each other on a quiet device, until its time was known
     within two per cent; `coarse`: from few samples, or on a device that was never quiet; `heuristic`: the library's

@@ -29,7 +29,7 @@ def not_to_try(record: Record | None) -> dict[str, Failure]:
     for search in record.searches:
         for trial in search.trials:
             if trial.failure is not None:
-                tries[trial.algorithm] += ENOUGH if trial.failure.is_fact else _tries(trial.failure)
+                tries[trial.algorithm] += _tries(trial.failure)
                 latest[trial.algorithm] = trial.failure
             elif trial.time_us is not None:  # it has run since: whatever it was has passed
                 tries[trial.algorithm] = 0
@@ -43,18 +43,21 @@ def deserves_another_search(record: Record, policy: Policy) -> bool:
     Who meets such a record is not told that there is no algorithm: it is to look once more. In another engine only, for
     nothing has changed in the one that has just looked.
     """
-    failed: set[str] = set()
+    tries: Counter[str] = Counter()
     for search in record.searches:
         for trial in search.trials:
+            # What was another candidate at that time (of another workspace, say) is no try of this one.
             if policy.refuses(trial) is not None:
                 continue
             if trial.failure is not None:
-                failed.add(trial.algorithm)
+                tries[trial.algorithm] += _tries(trial.failure)
             elif trial.time_us is not None:
                 return False
-    return bool(failed) and not failed <= not_to_try(record).keys()
+    return any(count < ENOUGH for count in tries.values())
 
 
 def _tries(failure: Failure) -> int:
+    if failure.is_fact:
+        return ENOUGH
     said = dict(failure.circumstances).get(PROCESSES, "")
     return int(said) if said in ("1", "2") else 1

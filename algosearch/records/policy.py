@@ -122,7 +122,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True, gc=Fals
                 reason = "an exhaustive search was asked, and there is only a race"
                 continue
             try:
-                return self._pick_from(search, record)
+                return self._pick_from(search, record, everything=mode == "exhaustive")
             except NotCovered as gap:
                 reason = gap.reason
             except NoAlgorithm as error:
@@ -154,10 +154,10 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True, gc=Fals
             verdicts=verdicts[: first + 1],
         )
 
-    def _pick_from(self, search: Search, record: Record) -> Choice:
+    def _pick_from(self, search: Search, record: Record, *, everything: bool) -> Choice:
         trials = search.trials
         verdicts = _screen(self).verdicts(trials)
-        gap = _gap(verdicts, complete=search.complete)
+        gap = _gap(verdicts, complete=search.complete, everything=everything)
         rivals = tuple(compress(range(len(verdicts)), verdicts.translate(_IS_RIVAL)))
         if not rivals:
             if gap is not None:
@@ -168,11 +168,11 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True, gc=Fals
             raise NoAlgorithm(record.key.problem.describe(), tuple(each.describe() for each in put_aside))
         times, errors = trials.times_us, trials.errors_us
         leader = _leader(trials, rivals, times)
-        if gap is not None and not _is_as_good(trials, times, leader):
+        if gap is not None and (everything or not _is_as_good(trials, times, leader)):
             raise NotCovered(gap)
         _require_nobody_sooner(trials, verdicts, times, errors, leader)
         pick, window, ties, precision = self._settle(trials, rivals, leader, times, errors)
-        first = len(verdicts) - len(verdicts.lstrip(_PUT_ASIDE))
+        first = len(verdicts) - len(verdicts.lstrip(_REFUSED))
         told = bytearray(verdicts.translate(_SLOWER))
         for place in ties:
             told[place] = _TIE
@@ -184,7 +184,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True, gc=Fals
             reserve_bytes=trials.reserve_bytes(pick),
             time_us=times[pick],
             error_us=errors[pick],
-            first_us=times[first],
+            first_us=times[first] if verdicts[first] in _LOOKED_AT else None,
             precision=precision,
             tie_window=window,
             alone=search.provenance.alone,
@@ -243,12 +243,14 @@ _IS_RIVAL: Final = bytes(verdict == 0 for verdict in range(256))
 _IS_SCREENED: Final = bytes(verdict == _SCREENED for verdict in range(256))
 _SLOWER: Final = bytes([RULES.index("slower"), *range(1, 256)])
 _LOOKED_AT: Final = bytes([0, _SCREENED])
-_PUT_ASIDE: Final = bytes(set(range(256)) - set(_LOOKED_AT))
+_REFUSED: Final = bytes(set(range(256)) - {*_LOOKED_AT, _NOT_TRIED})
 
 
-def _gap(verdicts: bytearray, *, complete: bool) -> str | None:
-    """Why it cannot be said that the first `LOOK_AT` that are admitted were looked at; None if they were. `verdicts` in
-    the library's order."""
+def _gap(verdicts: bytearray, *, complete: bool, everything: bool) -> str | None:
+    """Why it cannot be said that the first `LOOK_AT` that are admitted were looked at, or `everything`; None if they
+    were. `verdicts` in the library's order."""
+    if everything and _NOT_TRIED in verdicts:
+        return "the exhaustive search left out candidates that this policy admits"
     looked_at = 0
     for verdict in verdicts:
         if verdict in _LOOKED_AT:

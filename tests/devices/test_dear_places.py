@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import anyio
+import pytest
 
 from algosearch.backends.simulated import SimulatedBackend
 from algosearch.devices.places import DEAR_IN_HAND, IN_HAND
@@ -74,6 +75,39 @@ async def test_who_stands_back_comes_last_of_those_awaited_as_much() -> None:
         assert waits.give_back("2") == []
         pool.give_back(waits.turns[f"dear{DEAR_IN_HAND + 1}"])  # waits no more
         assert waits.give_back("dear1") == []
+        await pool.aclose()
+
+
+async def test_who_stands_back_for_others_lets_nobody_go_first_that_is_awaited_less() -> None:
+    backend = SimulatedBackend(script())
+    async with anyio.create_task_group() as tasks:
+        pool = Pool(backend, backend.devices(), tasks)
+        await pool.environment()
+        waits = Waits(pool)
+        for n in range(IN_HAND + 1):
+            waits.line_up(f"{n}", awaited=2)
+        for n in range(DEAR_IN_HAND + 1):
+            waits.line_up(f"dear{n}", is_dear=True)
+        waits.line_up("patient", stands_back=True, awaited=1)
+        assert waits.give_back("dear0") == ["patient"], "one of the dear has that place in any case"
+        assert waits.give_back("dear1") == [f"dear{DEAR_IN_HAND}"]
+        await pool.aclose()
+
+
+@pytest.mark.parametrize("is_dear", [False, True])
+async def test_when_the_others_withdraw_who_stood_back_is_next_at_once(is_dear: bool) -> None:
+    backend = SimulatedBackend(script())
+    async with anyio.create_task_group() as tasks:
+        pool = Pool(backend, backend.devices(), tasks)
+        await pool.environment()
+        waits = Waits(pool)
+        for n in range(IN_HAND + 1):
+            waits.line_up(f"{n}")
+        waits.line_up("patient", stands_back=True)
+        if is_dear:
+            waits.line_up("dear", is_dear=True)
+        assert "patient" not in waits.called
+        assert waits.give_back(f"{IN_HAND}") == ["patient"], "it waited for that one"
         await pool.aclose()
 
 

@@ -6,10 +6,10 @@ import random
 from math import exp
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from algosearch.race import Finished, Launch, Race, RaceRules, Time
+from algosearch.race import Check, Finished, Launch, Race, RaceRules, Time
 from algosearch.records import Burst, Policy, SearchMode
 from tests.race.track import POLICIES, Lane, Track, random_policies, random_track
 
@@ -37,21 +37,25 @@ def keeps_to_the_bound(track: Track, policies: tuple[Policy, ...], mode: SearchM
     spent_us = 0.0
     seen: set[int] = set()
     launched: list[int] = []
+    failed: set[int] = set()
+    """As far as the race knows."""
     while not isinstance(instruction := race.next(), Finished):
         race.validate()
         outcome = track.outcome(instruction)
         if isinstance(instruction, Launch):
             launched += instruction.ranks
+        if isinstance(instruction, Check) and outcome is not None:
+            failed.add(instruction.rank)
         if isinstance(instruction, Time):
             assert isinstance(outcome, tuple)
             bursts = [burst for burst in outcome if isinstance(burst, Burst)]
             assert len(bursts) == len(instruction.bursts)
             ranks = {rank for rank, _ in instruction.bursts}
             if ranks <= seen:
-                right = [track.lanes[rank].time_us for rank in launched if not track.lanes[rank].wrong]
+                times = [track.lanes[rank].time_us for rank in launched if rank not in failed]
                 expected_us = sum(track.lanes[rank].time_us * repeats for rank, repeats in instruction.bursts)
                 # The race plans with times that are measured.
-                most_us = 1.1 * max(RULES.most_us, RULES.most_runs * min(right, default=0.0))
+                most_us = 1.1 * max(RULES.most_us, RULES.most_runs * min(times, default=0.0))
                 assert spent_us + expected_us <= most_us, instruction
             spent_us += sum(burst.time_us * burst.repeats for burst in bursts)
             spoilt = {r for (r, _), burst in zip(instruction.bursts, bursts, strict=True) if burst.disturbed}
@@ -61,6 +65,7 @@ def keeps_to_the_bound(track: Track, policies: tuple[Policy, ...], mode: SearchM
 
 
 @settings(max_examples=80)
+@example(seed=73_775, noise=0.0, mode="race")  # all are wrong, and run until that is found out
 @given(seed=st.integers(0, 10**9), noise=st.floats(0.0, 0.03), mode=st.sampled_from(["race", "exhaustive"]))
 def test_all_rounds_together_are_bounded(seed: int, noise: float, mode: SearchMode) -> None:
     keeps_to_the_bound(slow_track(seed, noise), random_policies(seed), mode)

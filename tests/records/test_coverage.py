@@ -119,6 +119,18 @@ class TestWhenItCannotTell:
         assert Policy().pick(record(raced, thorough), mode="exhaustive").algorithm == "cudnn/graph:thorough"
         assert Policy().pick(record(thorough), mode="race").algorithm == "cudnn/graph:thorough"
 
+    @pytest.mark.parametrize("left_out", range(LOOK_AT + 2))
+    def test_what_an_exhaustive_search_was_told_to_leave_out_is_not_covered_by_it(self, left_out: int) -> None:
+        """Whoever asks for everything is not to be answered by the first few, nor by who is as good as those."""
+        some = [trial(str(rank), rank, None if rank == left_out else 10.0) for rank in range(LOOK_AT + 2)]
+        found = record(search(*some, mode="exhaustive"))
+        with pytest.raises(NotCovered, match="left out"):
+            Policy().pick(found, mode="exhaustive")
+        assert Policy(exclude=(f"*:{left_out}",)).pick(found, mode="exhaustive").precision == "final"
+        failed = trial(str(left_out), left_out, None, failure=Failure("build_failed", "no"))
+        some[left_out] = failed
+        assert Policy().pick(record(search(*some, mode="exhaustive")), mode="exhaustive").precision == "final"
+
 
 @given(records(), policies(), st.randoms(use_true_random=False), st.sampled_from(("race", "exhaustive")))
 def test_the_order_of_trials_is_no_matter(found: Record, policy: Policy, random: Any, mode: SearchMode) -> None:

@@ -42,10 +42,9 @@ def failed(engine: str, kind: Any, **changes: Any) -> Trial:
     )
 
 
-def timed(engine: str) -> Trial:
-    return Trial(
-        algorithm=f"cudnn/graph:{engine}", rank=0, workspace_bytes=0, stage="final", time_us=10.0, error_us=0.1
-    )
+def timed(engine: str, **changes: Any) -> Trial:
+    fields: dict[str, Any] = {"rank": 0, "workspace_bytes": 0, "stage": "final", "time_us": 10.0, "error_us": 0.1}
+    return Trial(algorithm=f"cudnn/graph:{engine}", **(fields | changes))
 
 
 def listed(engine: str) -> Trial:
@@ -124,6 +123,15 @@ def test_it_is_a_matter_of_the_policy() -> None:
     assert not deserves_another_search(found, Policy())
     assert deserves_another_search(found, Policy(exclude=("*:a",)))
     assert not deserves_another_search(found, Policy(exclude=("*:b",)))
+
+
+def test_what_ran_when_the_policy_refused_it_is_no_reason_to_go_on_for_ever() -> None:
+    """It needed more workspace then: that it ran says nothing of what fails now."""
+    ran, fails = (timed("a", workspace_bytes=8),), (failed("a", "out_of_memory"),)
+    none = Policy(workspace_limit_bytes=0)
+    assert deserves_another_search(record(ran, fails), none)
+    assert not deserves_another_search(record(ran, fails, ran, fails), none)
+    assert not deserves_another_search(record(fails, ran, fails, ran), none)
 
 
 @given(records(), policies())

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from algosearch import AlgosearchError, InvalidPolicy, NoAlgorithm
 from algosearch.records import DEFAULT_POLICY, Candidate, Choice, Failure, Policy, Record, Rule, Search
+from algosearch.records.policy import LOOK_AT
 from tests.records.picking import KEY, picked, record, search, trial
 from tests.strategies import candidates, policies, searches
 
@@ -74,6 +75,12 @@ class TestPicks:
     def test_first_is_the_first_that_the_policy_admits(self) -> None:
         trials = (trial("huge", 0, 20.0, workspace_bytes=9), trial("small", 1, 15.0), trial("best", 2, 10.0))
         assert Policy(workspace_limit_bytes=0).pick(record(search(*trials))).first_us == 15.0
+
+    def test_of_a_first_that_nobody_ran_no_time_is_told(self) -> None:
+        trials = [trial(str(rank), rank, 10.0 + rank, workspace_bytes=9) for rank in range(LOOK_AT)]
+        trials += [trial("first", LOOK_AT, None), trial("fits", LOOK_AT + 1, 10.0)]
+        choice = Policy(workspace_limit_bytes=0).pick(record(search(*trials)))
+        assert (choice.algorithm, choice.first_us) == ("cudnn/graph:fits", None)
 
     def test_a_coarse_pick_says_so(self) -> None:
         best = trial("best", 0, 10.0, stage="coarse")
