@@ -7,7 +7,8 @@ Sizes are held against the legacy API's own queries, through another handle: of 
 passes, and the reserve of each. `pairs_apart` counts those whose passes, asked one by one, got another choice than the
 pair. `size_us` is what a size costs that is known, beside `hit_us` for an answer.
 
-    python bench/batchnorm.py --json bench/results/batchnorm.json
+    python bench/batchnorm.py --types float16 --json bench/results/batchnorm_fp16.json
+    python bench/batchnorm.py --types bfloat16 float32 --json bench/results/batchnorm_bf16_fp32.json
 """
 
 from __future__ import annotations
