@@ -5,7 +5,8 @@ of both passes. Each pick is held against every one that was tried (`oracle.py`)
 rule: the persistent mode for channels-last tensors of half precision, else the spatial one; of a pair, for both passes.
 Sizes are held against the legacy API's own queries, through another handle: of a pair, the larger workspace of its two
 passes, and the reserve of each. `pairs_apart` counts those whose passes, asked one by one, got another choice than the
-pair. `size_us` is what a size costs that is known, beside `hit_us` for an answer.
+pair. `size_us` is what a size costs that is known, beside `hit_us` for an answer. Beside the times are errors, against
+the definition in float64 (`accuracy.py`): the pick's, and that of what the rule says; of a type and layout the worst.
 
     python bench/batchnorm.py --types float16 --json bench/results/batchnorm_fp16.json
     python bench/batchnorm.py --types bfloat16 float32 --json bench/results/batchnorm_bf16_fp32.json
@@ -20,6 +21,7 @@ from itertools import product
 from time import perf_counter
 from typing import Any
 
+import accuracy
 import apart
 import machine
 import oracle
@@ -27,7 +29,7 @@ from networks import described
 from report import arguments, report, some
 
 import algosearch
-from algosearch.backends.base import Session
+from algosearch.backends.cudnn.session import CudnnSession
 from algosearch.compiler import ReadOptions
 from algosearch.compiler.training import expand
 from algosearch.compiler.workloads import build_workload
@@ -118,7 +120,7 @@ async def _hits(searcher: algosearch.Searcher, op: BatchNormOp) -> dict[str, flo
     return {"hit_us": hit_us, "size_us": (perf_counter() - start) * 1e6 / ASKED}
 
 
-def _priced(session: Session, op: BatchNormOp, choice: algosearch.Choice) -> dict[str, Any]:
+def _priced(session: CudnnSession, op: BatchNormOp, choice: algosearch.Choice) -> dict[str, Any]:
     tried = [each for each in choice.candidates if isinstance(each, Trial) and each.time_us is not None]
     candidates = [
         Candidate(
@@ -136,8 +138,11 @@ def _priced(session: Session, op: BatchNormOp, choice: algosearch.Choice) -> dic
     far = [each for each in candidates if each.algorithm in {choice.algorithm, rule} - times.keys()]
     times |= oracle.timed(session, op, far) if far else {}
     mine, best = oracle.prices(times, choice.algorithm)
+    exact = accuracy.errors(session, op, [each for each in candidates if each.algorithm in {choice.algorithm, rule}])
     return {
         "pick": choice.algorithm,
+        "error": exact.get(choice.algorithm),
+        "rule_error": exact.get(rule),
         "pair": op.phase == "training",
         "mine_us": mine,
         "best_us": best,
@@ -210,6 +215,8 @@ def _figures(raw: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
         figures[f"{name}_pairs_regret"] = _ratio(pairs, "mine_us", "best_us") if pairs else None
         ruled = [case for case in pairs if case["rule_us"]]
         figures[f"{name}_pairs_against_rule"] = _ratio(ruled, "mine_us", "rule_us") if ruled else None
+        for key in ("error", "rule_error"):
+            figures[f"{name}_{key}"] = max((case[key] for case in found if case[key] is not None), default=None)
         figures[f"{name}_seconds_a_key"] = statistics.mean(case["seconds"] for case in found)
     first = next(iter(raw.values()))[0]
     return figures | {

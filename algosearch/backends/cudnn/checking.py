@@ -3,7 +3,7 @@ elements with the definition, in float64 on the host."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -47,9 +47,7 @@ class Judgement:
 
     def what_is_wrong(self) -> str | None:
         """In words; None if nothing is, as far as can be told. Blocks."""
-        for tensor in self._buffers.written:
-            if tensor.uid == RESERVE_UID:
-                continue
+        for tensor in self._results:
             verdict = self._verdict(tensor)
             places = [] if verdict.worst is None else [verdict.worst]
             if self._others is None:
@@ -75,7 +73,39 @@ class Judgement:
             relative=allowance.relative,
         )
 
+    def error(self) -> float | None:
+        """How far what was left is from the definition, in float64, at a few places of each result: the largest
+        distance, in parts of the largest right value there; of several results that of the worst. None where the
+        definition would need too much of the device's memory. Blocks."""
+        worst = 0.0
+        for tensor in self._results:
+            values = self._beside_definition(tensor, _sampled(tensor))
+            if values is None:
+                return None
+            _, found, right = values
+            worst = max(worst, float(np.max(np.abs(found - right)) / np.max(np.abs(right), initial=1e-300)))
+        return worst
+
+    @property
+    def _results(self) -> list[GraphTensor]:
+        """What is written and somebody's result."""
+        return [tensor for tensor in self._buffers.written if tensor.uid != RESERVE_UID]
+
     def _against_definition(self, tensor: GraphTensor, places: list[int]) -> str | None:
+        values = self._beside_definition(tensor, places)
+        if values is None:
+            return None
+        allowance = self._problem.allowance(tensor.name, self._notes)
+        for place, value, expected in zip(values[0], values[1].tolist(), values[2].tolist(), strict=True):
+            margin = allowance.absolute + allowance.relative * abs(expected)
+            if not abs(value - expected) <= margin:  # so that NaN is wrong
+                return f"{tensor.name}[{place}] is {value:.6g}, and should be {expected:.6g} ± {margin:.1g}"
+        return None
+
+    def _beside_definition(
+        self, tensor: GraphTensor, places: Sequence[int]
+    ) -> tuple[Sequence[int], npt.NDArray[np.float64], npt.NDArray[np.float64]] | None:
+        """Some of these places, what was found there, and what should be; None if it takes too much to know."""
         wanted = self._problem.read_for(tensor.name)
         read = [each for each in self._buffers.tensors if each.name in wanted]
         if sum(each.bytes for each in read) > MOST_READ_BYTES:
@@ -84,14 +114,11 @@ class Judgement:
         size = ELEMENT_BYTES[tensor.element_type]
         raw = self._gpu.read([(self._buffers.address(tensor) + place * size, size) for place in places])
         found = on_host(b"".join(raw), tensor.element_type).astype(np.float64)
-        tensors = {each.name: self._contents(each) for each in read}
-        right = self._problem.right(tensor.name, tensors, places)
-        allowance = self._problem.allowance(tensor.name, self._notes)
-        for place, value, expected in zip(places, found.tolist(), right.tolist(), strict=True):
-            margin = allowance.absolute + allowance.relative * abs(expected)
-            if not abs(value - expected) <= margin:  # so that NaN is wrong
-                return f"{tensor.name}[{place}] is {value:.6g}, and should be {expected:.6g} ± {margin:.1g}"
-        return None
+        return (
+            places,
+            found,
+            self._problem.right(tensor.name, {each.name: self._contents(each) for each in read}, places),
+        )
 
     def _contents(self, tensor: GraphTensor) -> npt.NDArray[Any]:
         found = self._on_host.get(tensor.name)
