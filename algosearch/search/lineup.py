@@ -40,7 +40,7 @@ class Lineup:
         known = {word for _, device in found for word in (device.name, device.backend)}
         missing = [word for word in wanted or () if word not in known]
         if missing and self.devices:
-            logger.warning("going on: %s", self.unknown(missing, self._found))
+            logger.warning("going on without %s: %s", ", ".join(missing), self.unknown(missing, self._found))
 
     def __repr__(self) -> str:
         return f"<Lineup {', '.join(self.names) or 'of nothing'}>"

@@ -64,7 +64,7 @@ def test_where_nothing_is_there_all_is_said() -> None:
 def test_going_on_without_it_is_said(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "algosearch"):
         Lineup(BACKENDS, ["simulated", "tpu:1"])
-    assert caplog.messages == [f"going on: unknown device 'tpu:1'; there is: simulated:0; {LACKS}"]
+    assert caplog.messages == [f"going on without tpu:1: unknown device 'tpu:1'; there is: simulated:0; {LACKS}"]
 
 
 async def test_a_question_and_a_choice_for_it() -> None:
