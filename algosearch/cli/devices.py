@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from algosearch.backends import Backend, Device, discover
-from algosearch.backends.base import absence_of
-from algosearch.errors import DeviceUnavailable, UnknownDevice
 from algosearch.records import Environment
+from algosearch.search.lineup import Lineup
 
 
 def find_device(asked: str | None) -> tuple[Backend, Device]:
@@ -15,17 +14,10 @@ def find_device(asked: str | None) -> tuple[Backend, Device]:
         UnknownDevice: there is none of that name; says which there are.
         DeviceUnavailable: there is none at all.
     """
-    backends = discover.default_backends()
-    found = [(backend, device) for backend in backends for device in backend.devices()]
-    for backend, device in found:
-        if asked is None or asked in (device.name, device.backend):
-            return backend, device
-    if asked is None:
-        names = ", ".join(backend.name for backend in backends)
-        raise DeviceUnavailable(names or "no backend", "it found no device", "install what it needs")
-    named = (backend for backend in backends if backend.name == asked.partition(":")[0])
-    missing = next((absence for backend in named if (absence := absence_of(backend)) is not None), "")
-    raise UnknownDevice(asked, tuple(device.name for _, device in found), str(missing))
+    lineup = Lineup(discover.default_backends(), None if asked is None else (asked,))
+    if not lineup.devices:
+        raise lineup.refusal()
+    return lineup.devices[0]
 
 
 def environment_of(asked: str | None) -> Environment:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
 import anyio
 import pytest
 
@@ -35,13 +38,24 @@ class Waits:
             self._pool.give_back(self.turns[name])
         return self.called[before:]
 
+    def withdraw(self, name: str) -> None:
+        """It waits no more."""
+        self._pool.give_back(self.turns[name])
+
+
+@asynccontextmanager
+async def waiting(*, devices: int = 1, rivals: bool = False) -> AsyncIterator[Waits]:
+    """At a pool whose first device is open."""
+    backend = SimulatedBackend(script(), devices=devices)
+    async with anyio.create_task_group() as tasks:
+        pool = Pool(backend, backend.devices(), tasks, rivals=lambda: rivals)
+        await pool.environment()
+        yield Waits(pool)
+        await pool.aclose()
+
 
 async def test_dear_keys_have_places_of_their_own_at_once() -> None:
-    backend = SimulatedBackend(script())
-    async with anyio.create_task_group() as tasks:
-        pool = Pool(backend, backend.devices(), tasks)
-        await pool.environment()
-        waits = Waits(pool)
+    async with waiting() as waits:
         for n in range(IN_HAND + 2):
             waits.line_up(f"{n}", awaited=1)
         for n in range(DEAR_IN_HAND + 1):
@@ -51,15 +65,10 @@ async def test_dear_keys_have_places_of_their_own_at_once() -> None:
         assert waits.give_back("dear0") == [f"dear{DEAR_IN_HAND}"]
         assert waits.give_back("dear1") == [], "the others queue who are awaited more"
         assert waits.give_back("0", "1") == [f"{IN_HAND}", f"{IN_HAND + 1}", "patient"]
-        await pool.aclose()
 
 
 async def test_who_stands_back_comes_last_of_those_awaited_as_much() -> None:
-    backend = SimulatedBackend(script())
-    async with anyio.create_task_group() as tasks:
-        pool = Pool(backend, backend.devices(), tasks)
-        await pool.environment()
-        waits = Waits(pool)
+    async with waiting() as waits:
         for n in range(DEAR_IN_HAND + 2):
             waits.line_up(f"dear{n}", stands_back=True)
         assert waits.called == [f"dear{n}" for n in range(DEAR_IN_HAND)]
@@ -73,17 +82,12 @@ async def test_who_stands_back_comes_last_of_those_awaited_as_much() -> None:
         assert waits.give_back("urgent") == []
         assert waits.give_back("1") == [f"{IN_HAND + 1}", f"dear{DEAR_IN_HAND}"], "when nobody else queues any more"
         assert waits.give_back("2") == []
-        pool.give_back(waits.turns[f"dear{DEAR_IN_HAND + 1}"])  # waits no more
+        waits.withdraw(f"dear{DEAR_IN_HAND + 1}")
         assert waits.give_back("dear1") == []
-        await pool.aclose()
 
 
 async def test_who_stands_back_for_others_lets_nobody_go_first_that_is_awaited_less() -> None:
-    backend = SimulatedBackend(script())
-    async with anyio.create_task_group() as tasks:
-        pool = Pool(backend, backend.devices(), tasks)
-        await pool.environment()
-        waits = Waits(pool)
+    async with waiting() as waits:
         for n in range(IN_HAND + 1):
             waits.line_up(f"{n}", awaited=2)
         for n in range(DEAR_IN_HAND + 1):
@@ -91,16 +95,11 @@ async def test_who_stands_back_for_others_lets_nobody_go_first_that_is_awaited_l
         waits.line_up("patient", stands_back=True, awaited=1)
         assert waits.give_back("dear0") == ["patient"], "one of the dear has that place in any case"
         assert waits.give_back("dear1") == [f"dear{DEAR_IN_HAND}"]
-        await pool.aclose()
 
 
 @pytest.mark.parametrize("is_dear", [False, True])
 async def test_when_the_others_withdraw_who_stood_back_is_next_at_once(is_dear: bool) -> None:
-    backend = SimulatedBackend(script())
-    async with anyio.create_task_group() as tasks:
-        pool = Pool(backend, backend.devices(), tasks)
-        await pool.environment()
-        waits = Waits(pool)
+    async with waiting() as waits:
         for n in range(IN_HAND + 1):
             waits.line_up(f"{n}")
         waits.line_up("patient", stands_back=True)
@@ -108,29 +107,19 @@ async def test_when_the_others_withdraw_who_stood_back_is_next_at_once(is_dear: 
             waits.line_up("dear", is_dear=True)
         assert "patient" not in waits.called
         assert waits.give_back(f"{IN_HAND}") == ["patient"], "it waited for that one"
-        await pool.aclose()
 
 
 async def test_each_device_compiles_for_itself() -> None:
-    backend = SimulatedBackend(script(), devices=2)
-    async with anyio.create_task_group() as tasks:
-        pool = Pool(backend, backend.devices(), tasks)
-        await pool.environment()
-        waits = Waits(pool)
+    async with waiting(devices=2) as waits:
         for n in range(12):
             waits.line_up(f"{n}", is_dear=True)
         await until(lambda: len(waits.called) == 2 * DEAR_IN_HAND)
         names = [waits.turns[name].device.name for name in waits.called]
         assert names.count("simulated:0") == names.count("simulated:1") == DEAR_IN_HAND
-        await pool.aclose()
 
 
 async def test_of_the_last_ones_nobody_has_two_that_others_could_have() -> None:
-    backend = SimulatedBackend(script())
-    async with anyio.create_task_group() as tasks:
-        pool = Pool(backend, backend.devices(), tasks, rivals=lambda: True)
-        await pool.environment()
-        waits = Waits(pool)
+    async with waiting(rivals=True) as waits:
         for n in range(12):
             waits.line_up(f"{n}", is_dear=True)
         assert waits.called == ["0", "1"]
@@ -139,4 +128,3 @@ async def test_of_the_last_ones_nobody_has_two_that_others_could_have() -> None:
         assert waits.give_back("4") == ["5"]
         for n in range(5, 11):
             assert waits.give_back(f"{n}") == [f"{n + 1}"]
-        await pool.aclose()

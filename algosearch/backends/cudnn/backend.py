@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import logging
 from collections.abc import Iterator
@@ -111,8 +112,7 @@ class CudnnBackend:
         """
         driver, found = self._found(device)
         with _explained(device):
-            library = Library.load(self._library)
-            _import_cupy(device)
+            library = self._load(device)
             from algosearch.backends.cudnn.cuda import CupyGpu
 
             gpu = CupyGpu(driver, found)
@@ -122,17 +122,14 @@ class CudnnBackend:
         """As `RunsPicks` says: its context, and cuDNN."""
         driver, found = self._found(device)
         with _explained(device):
-            library = Library.load(self._library)
-            _import_cupy(device)
+            library = self._load(device)
             return CudnnRunner(library, CupyHome(driver, found), environment_of(library, found))
 
     def alone(self, device: Device) -> AskAlone:
         """As `AsksAlone` says: its context, and cuDNN; a handle for each question."""
         driver, found = self._found(device)
         with _explained(device):
-            library = Library.load(self._library)
-            _import_cupy(device)
-            return AskAlone(library, CupyHome(driver, found))
+            return AskAlone(self._load(device), CupyHome(driver, found))
 
     def _found(self, device: Device) -> tuple[Driver, CudaDevice]:
         missing = self.absence()
@@ -144,6 +141,16 @@ class CudnnBackend:
             raise DeviceUnavailable(device.name, "this process sees no such GPU", "look at CUDA_VISIBLE_DEVICES")
         return driver, found
 
+    def _load(self, device: Device) -> Library:
+        """cuDNN, and CuPy, whatever that raises: one that does not fit to its numpy raises anything."""
+        library = Library.load(self._library)
+        try:
+            importlib.import_module("cupy")
+        except Exception as error:
+            reason = f"CuPy cannot be imported: {type(error).__name__}: {error}"
+            raise DeviceUnavailable(device.name, reason, _CUPY) from error
+        return library
+
 
 @contextmanager
 def _explained(device: Device) -> Iterator[None]:
@@ -152,16 +159,6 @@ def _explained(device: Device) -> Iterator[None]:
         yield
     except (CudaFault, OutOfDeviceMemory, CudnnError) as error:
         raise DeviceUnavailable(device.name, str(error), _FRESH) from error
-
-
-def _import_cupy(device: Device) -> None:
-    """Raises DeviceUnavailable, whatever CuPy raises: one that does not fit to its numpy raises anything."""
-    try:
-        import cupy
-    except Exception as error:
-        reason = f"CuPy cannot be imported: {type(error).__name__}: {error}"
-        raise DeviceUnavailable(device.name, reason, _CUPY) from error
-    _ = cupy
 
 
 def environment_of(library: Library, device: CudaDevice) -> Environment:

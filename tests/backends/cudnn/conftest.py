@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from algosearch.backends.cudnn.handle import Handle
 from tests.backends.cudnn.fake import FakeCudnn, compiled
 from tests.backends.cudnn.host_backend import DEVICE, HostBackend
 from tests.backends.driven import Driven
@@ -32,6 +33,14 @@ def fake(fake_path: Path) -> Iterator[FakeCudnn]:
     yield fake
     fake.reset()
     assert fake.live() == before, "handles or descriptors were not given back"
+
+
+@pytest.fixture
+def handle(fake: FakeCudnn) -> Iterator[Handle]:
+    """This thread's, of it."""
+    handle = Handle(fake.library)
+    yield handle
+    handle.destroy()
 
 
 @pytest.fixture

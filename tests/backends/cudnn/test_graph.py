@@ -35,13 +35,6 @@ CONVOLUTION = ConvOp(
 
 
 @pytest.fixture
-def handle(fake: FakeCudnn) -> Iterator[Handle]:
-    handle = Handle(fake.library)
-    yield handle
-    handle.destroy()
-
-
-@pytest.fixture
 def graph(handle: Handle) -> Iterator[ConvolutionGraph]:
     graph = ConvolutionGraph(handle, CONVOLUTION)
     yield graph

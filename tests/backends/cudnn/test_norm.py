@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -27,13 +26,6 @@ from tests.strategies import batch_norm_ops
 
 PLAIN = BatchNormOp(shape=(4, 3, 5, 6), layout="channels_last")
 FUSED = BatchNormOp(shape=(4, 3, 5, 6), layout="channels_last", data_type="float16", fusion="add_activation")
-
-
-@pytest.fixture
-def handle(fake: FakeCudnn) -> Iterator[Handle]:
-    handle = Handle(fake.library)
-    yield handle
-    handle.destroy()
 
 
 # -- the legacy API --------------------------------------------------------------------------------------------------

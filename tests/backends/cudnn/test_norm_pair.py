@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -27,13 +25,6 @@ from tests.strategies import batch_norm_ops
 FUSED = BatchNormOp(shape=(4, 3, 5, 6), layout="channels_last", data_type="float16", fusion="add_activation")
 PAIR = replace(FUSED, phase="training")
 PERSISTENT, SPATIAL = "cudnn/legacy:spatial_persistent", "cudnn/legacy:spatial"
-
-
-@pytest.fixture
-def handle(fake: FakeCudnn) -> Iterator[Handle]:
-    handle = Handle(fake.library)
-    yield handle
-    handle.destroy()
 
 
 def listed(handle: Handle, op: BatchNormOp) -> tuple[Candidate, ...]:

@@ -23,13 +23,6 @@ MOST, LEAST = 2**31 - 1, -(2**31)
 
 
 @pytest.fixture
-def handle(fake: FakeCudnn) -> Iterator[Handle]:
-    handle = Handle(fake.library)
-    yield handle
-    handle.destroy()
-
-
-@pytest.fixture
 def graph(handle: Handle) -> Iterator[ConvolutionGraph]:
     graph = ConvolutionGraph(handle, OP)
     yield graph

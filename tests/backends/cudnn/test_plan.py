@@ -46,13 +46,6 @@ class Running:
 
 
 @pytest.fixture
-def handle(fake: FakeCudnn) -> Iterator[Handle]:
-    handle = Handle(fake.library)
-    yield handle
-    handle.destroy()
-
-
-@pytest.fixture
 def running(handle: Handle) -> Iterator[Running]:
     running = Running(handle, SMALL)
     yield running
