@@ -6,7 +6,9 @@ fresh processes in turn. Every case is printed. What cannot be captured is count
 padding) left out of that comparison.
 
 With `--gpus N` each GPU has every N-th case; what a case is compared with runs on the same GPU as it did. A run has
-three stages (our searches, their prices, the peer's), each of which has a third of `--seconds`.
+three stages (our searches, their prices, the peer's). Of `--seconds` the first has a third at most, the second another
+and what the first left, and the third what is left then. What a run did not come to is measured by another one with
+`--skip`, which counts the cases of the earlier one, too, with `--join FILE`.
 
     python bench/offbeat.py --json bench/results/offbeat.json
     python bench/offbeat.py --list padding --against tried --json bench/results/padding.json
@@ -17,10 +19,12 @@ from __future__ import annotations
 import asyncio
 import json
 import statistics
+import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import product
+from itertools import islice, product
 from math import exp, log
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -37,9 +41,8 @@ from algosearch.ops import ConvOp, canonical
 from algosearch.records import Candidate, Trial
 
 DIRECTIONS = ("forward", "backward_data", "backward_filter")
-STAGES = 3
-STARTING_S = 12.0
-"""Of a stage, until its process has begun."""
+STARTING_S = 8.0
+"""Until the process of a sample has begun."""
 LIMITS = {"regret_geometric_mean": "≤ 0.01", "regret_worst": "≤ 0.05", "picks_refused": "= 0"}
 
 SHAPES: dict[str, dict[str, Any]] = {
@@ -113,16 +116,18 @@ def op_of(shape: dict[str, Any], direction: str, case: dict[str, Any]) -> ConvOp
     )
 
 
-def cases(listed: str, stride: int, first: int = 0) -> Iterator[tuple[str, ConvOp]]:
+def cases(listed: str, stride: int = 1, first: int = 0) -> Iterator[tuple[str, ConvOp]]:
     """Every `stride`th of a list, from the `first`."""
     types, shapes = LISTS[listed]
-    for number, (case, name, direction) in enumerate(product(types, shapes, DIRECTIONS)):
-        if number % stride == first:
-            yield f"{name}_{direction}_{case}", op_of(shapes[name], direction, types[case])
+    for case, name, direction in islice(product(types, shapes, DIRECTIONS), first, None, stride):
+        yield f"{name}_{direction}_{case}", op_of(shapes[name], direction, types[case])
 
 
 Searched = tuple[str, ConvOp, algosearch.Choice, float, float | None]
 """A case's name and op, the choice, the seconds that it took, and µs of a run of it in a CUDA graph."""
+
+Sample = tuple[dict[str, Any], dict[str, Any]]
+"""What was found of us, and of the peer."""
 
 
 async def search(listed: str, stride: int, first: int, stop: float) -> list[Searched]:
@@ -140,6 +145,7 @@ async def search(listed: str, stride: int, first: int, stop: float) -> list[Sear
             start = perf_counter()
             choice = await searcher.select(op)
             took_s = perf_counter() - start
+            _say(f"{name} searched in {took_s:.2f} s: {choice.algorithm}")
             with await searcher.build(op, choice) as plan:
                 found.append((name, op, choice, took_s, graphs.plan_us(plan)))
             if perf_counter() > stop:
@@ -148,16 +154,19 @@ async def search(listed: str, stride: int, first: int, stop: float) -> list[Sear
 
 
 def ours(listed: str, stride: int, first: int, against: str, seconds: float) -> dict[str, Any]:
-    """Of each case the price of the pick, of the library's first answer and of the best, until `seconds` are over."""
+    """Of each case the price of the pick, of the library's first answer and of the best, until `seconds` are over, of
+    which half is for the searches."""
     from algosearch.backends.cudnn import CudnnBackend
 
-    searched = asyncio.run(search(listed, stride, first, perf_counter() + seconds))
-    stop = perf_counter() + seconds
+    start = perf_counter()
+    stop = start + seconds
+    searched = asyncio.run(search(listed, stride, first, start + seconds / 2))
     backend = CudnnBackend()
     session = backend.open(backend.devices()[0])
     found: dict[str, Any] = {"device": described(session.environment), "cases": {}, "refused": []}
     try:
-        for name, op, choice, took_s, graph_us in searched:
+        for number, (name, op, choice, took_s, graph_us) in enumerate(searched):
+            _say(f"{name} {number + 1} of {len(searched)}: pricing, {perf_counter() - start:.0f} of {seconds:.0f} s")
             case = priced(session, op, choice, listed, against)
             if case is None:
                 found["refused"].append(f"{name} {choice.algorithm}")
@@ -168,6 +177,10 @@ def ours(listed: str, stride: int, first: int, against: str, seconds: float) -> 
     finally:
         session.close()
     return found
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr)
 
 
 def priced(session: Session, op: ConvOp, choice: algosearch.Choice, listed: str, against: str) -> dict[str, Any] | None:
@@ -224,6 +237,7 @@ def torch_benchmark(listed: str, stride: int, first: int, seconds: float) -> dic
             conv()
             torch.cuda.synchronize()
             found[name] = {"seconds": perf_counter() - start, "graph_us": graphs.torch_us(conv)}
+            _say(f"{name} run by PyTorch")
         if perf_counter() > stop:
             break
     return {"cases": found}
@@ -234,6 +248,8 @@ def main() -> None:
     parser.add_argument("--sample", nargs=6, metavar=("WHO", "LIST", "STRIDE", "FIRST", "AGAINST", "SECONDS"))
     parser.add_argument("--list", choices=tuple(LISTS), default="all", help="which cases")
     parser.add_argument("--stride", type=some, default=1, help="take every so manieth case only")
+    parser.add_argument("--join", type=Path, metavar="FILE", help="of an earlier run of the same code")
+    parser.add_argument("--skip", type=some, default=0, help="leave out so many at the beginning of the list")
     parser.add_argument("--against", choices=("all", "tried"), default="all")
     parser.add_argument("--seconds", type=float, default=1e6, help="for one time: then no further case is begun")
     parser.add_argument("--gpus", type=some, default=1, help="so many, side by side")
@@ -246,9 +262,17 @@ def main() -> None:
         else:
             print(json.dumps(torch_benchmark(listed, int(stride), int(first), float(seconds))))
         return
+    earlier = None if options.join is None else json.loads(options.join.read_text())
+    if earlier is not None and any(
+        earlier[key][what] != here
+        for key, what, here in (("environment", "commit", environment()["commit"]), ("raw", "against", options.against))
+    ):
+        parser.error(f"{options.join}: of other code, or against others")
     machine.needs(parser, gpus=options.gpus, peers=("torch",))
     samples = [_both(options) for _ in range(options.times)]
-    total = sum(1 for _ in cases(options.list, 1))
+    if earlier is not None:
+        samples = [_joined(*both) for both in zip(earlier["raw"]["samples"], samples, strict=True)]
+    total = sum(1 for _ in cases(options.list))
     report(
         {"cases_in_all": total} | _figures(samples),
         LIMITS,
@@ -257,32 +281,40 @@ def main() -> None:
     )
 
 
-def _both(options: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+def _both(options: Any) -> Sample:
     """One sample of ours and of the peer. Ours is written down at once, and so outlives a run that is ended."""
-    mine = _side_by_side("ours", options)
+    stop = perf_counter() + options.seconds
+    mine = _side_by_side("ours", options, options.seconds * 2 / 3)
     if options.json is not None:
         write(options.json, {"unfinished": True, "environment": environment(), "raw": mine})
-    return mine, _side_by_side("torch", options)
+    return mine, _side_by_side("torch", options, stop - perf_counter())
 
 
-def _side_by_side(who: str, options: Any) -> dict[str, Any]:
-    """One sample of all cases, each GPU with its share."""
+def _side_by_side(who: str, options: Any, seconds: float) -> dict[str, Any]:
+    """One sample of all cases, each GPU with its share, in so many seconds."""
 
     def share(gpu: int) -> dict[str, Any]:
-        what = (who, options.list, options.stride * options.gpus, options.stride * gpu)
+        what = (who, options.list, options.stride * options.gpus, options.skip + options.stride * gpu)
         visible = str(gpu) if options.gpus > 1 else None
-        stage_s = max(0.0, options.seconds / STAGES - STARTING_S)
-        return apart.sample(__file__, *what, options.against, stage_s, gpu=visible)
+        return apart.sample(__file__, *what, options.against, max(0.0, seconds - STARTING_S), gpu=visible)
 
     with ThreadPoolExecutor(options.gpus) as threads:
         shares = list(threads.map(share, range(options.gpus)))
     found = {name: case for each in shares for name, case in each["cases"].items()}
-    order = [name for name, _ in cases(options.list, options.stride)]
+    order = [name for name, _ in cases(options.list, options.stride, options.skip)]
     refused = [each for share in shares for each in share.get("refused", ())]
     return shares[0] | {"cases": {name: found[name] for name in order if name in found}, "refused": refused}
 
 
-def _figures(samples: Sequence[tuple[dict[str, Any], dict[str, Any]]]) -> dict[str, Any]:
+def _joined(earlier: Sample, later: Sample) -> Sample:
+    """Both as if they had been one."""
+    mine, theirs = (
+        {**after, "cases": before["cases"] | after["cases"]} for before, after in zip(earlier, later, strict=True)
+    )
+    return mine | {"refused": earlier[0]["refused"] + later[0]["refused"]}, theirs
+
+
+def _figures(samples: Sequence[Sample]) -> dict[str, Any]:
     mine = [sample["cases"] for sample, _ in samples]
     theirs = [sample["cases"] for _, sample in samples]
     names = [name for name in mine[0] if all(name in each for each in mine)]

@@ -14,8 +14,14 @@ from algosearch.records import Built, Burst, Candidate, Failure
 ROUNDS = 16
 BURST_US = 150.0
 MOST_REPEATS = 48
+PATIENCE = 6
+"""A burst is run again so often because it was disturbed. What makes thousands of launches for one run always is: its
+time is then taken as it is, for that is how it runs."""
 NEAR = 1.5
 """Only candidates within this factor of the best are timed again."""
+
+HOPELESS = 10.0
+"""Whose first run took longer by this factor is not run again: it takes seconds in some cases."""
 
 
 def timed(session: Session, op: Op, candidates: Sequence[Candidate]) -> dict[str, list[float]]:
@@ -29,7 +35,8 @@ def timed(session: Session, op: Op, candidates: Sequence[Candidate]) -> dict[str
     try:
         first = {name: session.launch(plan, None) for name, plan in plans.items()}
         runs = {name: burst.time_us for name, burst in first.items() if isinstance(burst, Burst)}
-        once = _round(session, {name: plans[name] for name in runs}, dict.fromkeys(runs, 1))
+        hopeful = [name for name, us in runs.items() if us <= HOPELESS * min(runs.values())]
+        once = _round(session, {name: plans[name] for name in hopeful}, dict.fromkeys(hopeful, 1))
         near = _near_and_right(session, plans, once)
         repeats = {name: min(MOST_REPEATS, ceil(BURST_US / once[name])) for name in near}
         found: dict[str, list[float]] = {name: [] for name in near}
@@ -72,13 +79,15 @@ def prices(times: Mapping[str, Sequence[float]], pick: str) -> tuple[float, floa
 
 def _round(session: Session, plans: Mapping[str, int], repeats: Mapping[str, int]) -> dict[str, float]:
     found: dict[str, float] = {}
-    while len(found) < len(plans):
+    for turn in range(PATIENCE):
         left = [name for name in plans if name not in found]
+        if not left:
+            break
         for name, outcome in zip(
             left, session.time([(plans[name], repeats[name]) for name in left], None), strict=True
         ):
             if isinstance(outcome, Failure):
                 raise RuntimeError(f"{name} ran before and fails now: {outcome.message}")
-            if outcome.disturbed is None:
+            if outcome.disturbed is None or turn == PATIENCE - 1:
                 found[name] = outcome.time_us
     return found
