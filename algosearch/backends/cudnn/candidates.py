@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from algosearch.backends.cudnn import notes
 from algosearch.backends.cudnn.graph import EngineConfig, Knobs, Mode, OperationGraph
-from algosearch.backends.cudnn.kinds import Kind, kind_of
+from algosearch.backends.cudnn.kinds import Kind, fills_the_device, kind_of
 from algosearch.backends.cudnn.legacy_norm import MODES, LegacyNorm
 from algosearch.backends.cudnn.legacy_norm import Mode as LegacyMode
 from algosearch.backends.cudnn.norm_graph import NormGraph
@@ -35,6 +35,14 @@ others that use no tensor cores, are 4 to 340 times slower than the best: one ru
 _LATE: Final = 8
 """Of other ops an engine that INSTANT or B lists behind so many and that is compiled at run time, a third of a second
 for each choice of its knobs, was 3 to 15 times slower than the best in each case."""
+_SIMPLE: Final = 0
+"""The engine that computes the definition, and goes everywhere. It wins where there is hardly anything to compute."""
+_SIMPLE_FLOPS: Final = 1 << 31
+"""Beyond, it is hopeless: 0.04 to 0.8 million million multiply-adds a second were seen, so that it takes milliseconds,
+and 10 s for one of R3D-18's."""
+_READS_BEYOND: Final = 1
+"""Of the filter gradient with unequal padding this engine reads where nothing is: of ten of Wavenet's, three ended with
+an illegal access, which takes the process with it. Where it did not, it was 27 times slower than the best."""
 _ORDER: Final[tuple[Mode, ...]] = ("instant", "fallback", "b")
 """INSTANT lists what A does, at a third of the cost: the same list in each of 68 ops of ResNet-50 (9.19, 9.28) and 57
 others of all kinds (9.28), so that A is not asked. FALLBACK's engines are slow but go everywhere. B adds up to twenty
@@ -72,20 +80,20 @@ def listing(graph: OperationGraph, op: ConvOp, width: int | None, *, padded: Seq
     for mode in _ORDER:
         # Those that are held back are enough not to look further at first, but not to be what was asked for: they come
         # only at the end of a complete list.
-        some = kind != "other" and width is not None and len(configs) + len(held) >= enough
+        some = kind in ("plain", "stem") and width is not None and len(configs) + len(held) >= enough
         if some and len(configs) >= (width or 0):
             complete = False
             break
         for config in graph.heuristics(mode, enough if kind == "plain" and width is not None else None):
             if not notes.UNUSABLE.isdisjoint(config.notes):
                 continue
-            if _can_wait(config, len(configs), kind, mode):
+            if _can_wait(config, len(configs), op, kind, mode):
                 held.append(config)
             else:
                 configs.setdefault((config.engine, config.knobs), config)
         if place is None and configs:
             place = min(_FEW, len(configs))
-    look_at = {"plain": _PLAIN_WIDTH, "stem": _STEM_WIDTH, "other": len(configs)}[kind] + len(padded)
+    look_at = {"plain": _PLAIN_WIDTH, "stem": _STEM_WIDTH}.get(kind, len(configs)) + len(padded)
     for config in held if complete else ():
         configs.setdefault((config.engine, config.knobs), config)
 
@@ -193,15 +201,29 @@ def pair_listing(forward: LegacyNorm, backward: LegacyNorm) -> Listing:
     )
 
 
-def _can_wait(config: EngineConfig, before: int, kind: Kind, mode: Mode) -> bool:
-    """Whether to list this one last, if so many come before it. In a stem it takes up to a second to be compiled, or an
-    eternity to run; even where the library names it first (ResNet's in float32), of which half of that search would be
-    waiting, and it is three times slower than the best. In others it was compiled in vain; but what FALLBACK has of
-    that kind wins in small and dilated ones."""
+def _can_wait(config: EngineConfig, before: int, op: ConvOp, kind: Kind, mode: Mode) -> bool:
+    """Whether to list this one last, if so many come before it: because it takes up to a second to be compiled, or an
+    eternity to run, and was never near the best (`kinds`). In a stem even where the library names it first (ResNet's in
+    float32): half of that search would be waiting for it."""
     compiled = RUNTIME_COMPILED in config.notes
-    if kind == "stem":
-        return compiled or (before >= _FEW and notes.TENSOR_CORE not in config.notes)
-    return kind == "other" and before >= _LATE and mode != "fallback" and compiled
+    tensor_core = notes.TENSOR_CORE in config.notes
+    match kind:
+        case "plain":
+            return False
+        case "stem":
+            return compiled or (before >= _FEW and not tensor_core)
+        case "depthwise":
+            return mode == "fallback" or tensor_core or (compiled and before >= _FEW)
+        case "other":
+            if config.engine == _SIMPLE and op.flops > _SIMPLE_FLOPS:
+                return True
+            if config.engine == _READS_BEYOND and _has_lopsided_gradient(op):
+                return True
+            return compiled and (fills_the_device(op) if mode == "fallback" else before >= _LATE)
+
+
+def _has_lopsided_gradient(op: ConvOp) -> bool:
+    return op.direction == "backward_filter" and op.padding_low != op.padding_high
 
 
 def algorithm_of(engine: int, knobs: Knobs) -> Algorithm:
