@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
+from msgspec.structs import replace
 
 from algosearch.backends.cudnn.candidates import algorithm_of, engine_of, listing
 from algosearch.backends.cudnn.convolution import ConvolutionGraph
@@ -17,6 +18,9 @@ from tests.backends.cudnn.fake import FakeCudnn
 PLAIN = ConvOp(input_shape=(2, 32, 40, 40), filter_shape=(32, 32, 3, 3))
 STEM = ConvOp(input_shape=(2, 3, 40, 40), filter_shape=(32, 3, 7, 7))
 OTHER = ConvOp(input_shape=(1, 8, 8, 8), filter_shape=(8, 1, 3, 3), groups=8)
+DEPTHWISE = ConvOp(input_shape=(4, 8, 34, 34), filter_shape=(8, 1, 3, 3), groups=8)
+FEW_CHANNELS = ConvOp(input_shape=(4, 8, 34, 34), filter_shape=(8, 8, 3, 3))
+LARGE = ConvOp(input_shape=(64, 24, 114, 114), filter_shape=(24, 24, 3, 3))
 INT8 = ConvOp(
     input_shape=(1, 8, 8, 8),
     filter_shape=(8, 8, 3, 3),
@@ -174,7 +178,7 @@ def test_what_cannot_win_in_a_stem_is_listed_last(mixed: FakeCudnn, graph_of: Gr
     assert everything == [*few, 0, 3, 8, 10, 12, 13]
 
 
-@pytest.mark.parametrize("op", [PLAIN, STEM, OTHER], ids=["plain", "stem", "other"])
+@pytest.mark.parametrize("op", [PLAIN, STEM, DEPTHWISE, OTHER], ids=["plain", "stem", "depthwise", "other"])
 def test_a_list_has_what_was_asked_for_or_is_complete(mixed: FakeCudnn, graph_of: Graphs, op: ConvOp) -> None:
     """Of a list that names no more although it is asked for, a race believes that there is no more."""
     everything = listing(graph_of(op), op, None).candidates
@@ -191,6 +195,50 @@ def test_of_other_ops_everything_is_looked_at_but_what_is_compiled_and_listed_la
     found = listing(graph_of(OTHER), OTHER, 1)
     assert [engine_of(each.algorithm)[0] for each in found.candidates] == [*range(10), 11, 12, 10, 13]
     assert (found.complete, found.look_at) == (True, 12)
+
+
+def test_of_a_depthwise_one_only_what_suits_it_is_looked_at(fake: FakeCudnn, graph_of: Graphs) -> None:
+    """What uses tensor cores, what FALLBACK names, and behind six others what is compiled, comes last."""
+    fake.forget_engines()
+    for engine in range(12):
+        fake.engine(
+            engine,
+            numerical=[NumericalNote.TENSOR_CORE] if engine in (1, 11) else [],
+            behavior=[BehaviorNote.RUNTIME_COMPILATION] if engine in (0, 7, 8) else [],
+        )
+        mode = HeuristicMode.FALLBACK if engine == 9 else HeuristicMode.B if engine > 9 else HeuristicMode.INSTANT
+        fake.config(engine, mode=mode)
+    found = listing(graph_of(DEPTHWISE), DEPTHWISE, 1)
+    kept = [0, 2, 3, 4, 5, 6, 10]
+    assert [engine_of(each.algorithm)[0] for each in found.candidates] == [*kept, 1, 7, 8, 9, 11]
+    assert (found.complete, found.look_at) == (True, len(kept))
+
+
+@pytest.mark.parametrize(
+    ("op", "last"),
+    [
+        (OTHER, []),
+        (FEW_CHANNELS, [2]),
+        (LARGE, [0, 2]),
+        (replace(FEW_CHANNELS, padding_high=(1, 0)), [2]),
+        (replace(FEW_CHANNELS, padding_high=(1, 0), direction="backward_filter"), [1, 2]),
+        (replace(FEW_CHANNELS, padding_low=(1, 0), padding_high=(1, 0), direction="backward_filter"), [2]),
+    ],
+    ids=["few points", "filling", "large", "unequal", "unequal, filter gradient", "equal, filter gradient"],
+)
+def test_what_is_hopeless_or_reads_beyond_comes_last(
+    fake: FakeCudnn, graph_of: Graphs, op: ConvOp, last: list[int]
+) -> None:
+    """Engine 0 where there is much to compute, engine 1 of a filter gradient with unequal padding; and of a dense op
+    with points enough what FALLBACK has, compiled at run time."""
+    fake.forget_engines()
+    for engine in range(4):
+        fake.engine(engine, behavior=[BehaviorNote.RUNTIME_COMPILATION] if engine == 2 else [])
+        fake.config(engine, mode=HeuristicMode.FALLBACK if engine == 2 else HeuristicMode.INSTANT)
+    found = listing(graph_of(op), op, 1)
+    first = [engine for engine in (0, 1, 3, 2) if engine not in last]
+    assert [engine_of(each.algorithm)[0] for each in found.candidates] == [*first, *last]
+    assert (found.complete, found.look_at) == (True, len(first))
 
 
 def test_its_times_are_steady(many: FakeCudnn, graph_of: Graphs) -> None:

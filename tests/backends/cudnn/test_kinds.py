@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from algosearch.backends.cudnn.kinds import Kind, kind_of
+from algosearch.backends.cudnn.kinds import Kind, fills_the_device, kind_of
 from algosearch.ops import ConvOp, canonical
 
 PLAIN = {"input_shape": (2, 32, 40, 40), "filter_shape": (32, 32, 3, 3), "padding_low": (1, 1)}
+DEPTHWISE = {"input_shape": (2, 24, 40, 40), "filter_shape": (24, 1, 3, 3), "padding_low": (1, 1), "groups": 24}
 STEM = {"input_shape": (2, 3, 80, 80), "filter_shape": (32, 3, 7, 7), "stride": (2, 2)}
 
 
@@ -33,6 +34,14 @@ STEM = {"input_shape": (2, 3, 80, 80), "filter_shape": (32, 3, 7, 7), "stride": 
             {"input_shape": (1, 32, 40, 40, 40), "filter_shape": (32, 32, 3, 3, 3), "padding_low": (1, 1, 1)},
             "other",
         ),
+        (DEPTHWISE, {}, "depthwise"),
+        (DEPTHWISE, {"direction": "backward_filter", "input_shape": (2, 24, 80, 80), "stride": (2, 2)}, "depthwise"),
+        (DEPTHWISE, {"filter_shape": (24, 1, 7, 7), "padding_low": (3, 3)}, "depthwise"),
+        (DEPTHWISE, {"filter_shape": (24, 1, 9, 9), "padding_low": (4, 4)}, "other"),
+        (DEPTHWISE, {"filter_shape": (48, 1, 3, 3)}, "other"),
+        (DEPTHWISE, {"filter_shape": (24, 2, 3, 3), "groups": 12}, "other"),
+        (DEPTHWISE, {"dilation": (2, 2)}, "other"),
+        (DEPTHWISE, {"input_shape": (1, 24, 40, 40)}, "other"),
         (STEM, {}, "stem"),
         (STEM, {"filter_shape": (32, 3, 3, 3)}, "stem"),
         (STEM, {"filter_shape": (32, 3, 8, 8), "stride": (1, 1)}, "other"),
@@ -47,3 +56,17 @@ def test_kinds(start: dict[str, object], change: dict[str, object], kind: Kind) 
 def test_whole_numbers_are_of_their_own() -> None:
     whole = {"input_type": "int8", "filter_type": "int8", "accumulate_type": "int32"}
     assert kind_of(canonical(ConvOp(**{**PLAIN, **whole}))) == "other"  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("change", "fills"),
+    [
+        ({}, True),
+        ({"input_shape": (2, 8, 40, 40), "filter_shape": (8, 8, 1, 1), "padding_low": ()}, True),
+        ({"input_shape": (1, 32, 40, 40)}, False),
+        ({"dilation": (1, 2)}, False),
+        ({"filter_shape": (32, 16, 3, 3), "groups": 2}, False),
+    ],
+)
+def test_what_fills_the_device(change: dict[str, object], fills: bool) -> None:
+    assert fills_the_device(canonical(ConvOp(**{**PLAIN, **change}))) is fills  # type: ignore[arg-type]
