@@ -183,6 +183,7 @@ def main() -> None:
     add_networks(parser, 64)
     parser.add_argument("--peers", nargs="*", choices=PEERS, default=list(PEERS))
     parser.add_argument("--code-cache", choices=("empty", "kept"), default="empty")
+    parser.add_argument("--no-ledger", dest="ledger", action="store_false", help="not where the time goes")
     parser.add_argument("--times", type=some, default=5)
     parser.add_argument("--peer-times", type=some, default=3)
     options = parser.parse_args()
@@ -209,7 +210,8 @@ def _add_case(figures: dict[str, Any], raw: dict[str, Any], what: tuple[str, str
         for who, found in samples.items():
             if turn < (options.times if who == "ours" else options.peer_times):
                 found.append(_elsewhere(who, network, case, batch, code_cache=options.code_cache))
-    samples["ledger"] = [_elsewhere("ledger", network, case, batch, code_cache=options.code_cache)]
+    if options.ledger:
+        samples["ledger"] = [_elsewhere("ledger", network, case, batch, code_cache=options.code_cache)]
     raw[name] = samples
     medians = {who: statistics.median(each["wall_s"] for each in found) for who, found in samples.items() if found}
     mine = sorted(samples["ours"], key=lambda each: each["wall_s"])[len(samples["ours"]) // 2]
@@ -220,7 +222,8 @@ def _add_case(figures: dict[str, Any], raw: dict[str, Any], what: tuple[str, str
         f"{name}_{key}": mine[key]
         for key in ("ops", "final", "listed", "tried", "picked_ms", "first_ms", "search_s", "library_s", "open_s")
     }
-    figures |= {f"{name}_ledger_{entry}": value for entry, value in samples["ledger"][0]["ledger"].items()}
+    for each in samples.get("ledger", ()):
+        figures |= {f"{name}_ledger_{entry}": value for entry, value in each["ledger"].items()}
 
 
 if __name__ == "__main__":

@@ -117,9 +117,11 @@ def op_of(shape: dict[str, Any], direction: str, case: dict[str, Any]) -> ConvOp
 
 
 def cases(listed: str, stride: int = 1, first: int = 0) -> Iterator[tuple[str, ConvOp]]:
-    """Every `stride`th of a list, from the `first`."""
+    """Every `stride`th of a list, or of one shape of it (`all/cube`), from the `first`."""
+    listed, _, only = listed.partition("/")
     types, shapes = LISTS[listed]
-    for case, name, direction in islice(product(types, shapes, DIRECTIONS), first, None, stride):
+    names = [only] if only else list(shapes)
+    for case, name, direction in islice(product(types, names, DIRECTIONS), first, None, stride):
         yield f"{name}_{direction}_{case}", op_of(shapes[name], direction, types[case])
 
 
@@ -186,7 +188,7 @@ def _say(line: str) -> None:
 def priced(session: Session, op: ConvOp, choice: algosearch.Choice, listed: str, against: str) -> dict[str, Any] | None:
     """One case; None if what was picked does not run, or is not right, when it is looked at again."""
     candidates = list(session.enumerate(op, None).candidates) if against == "all" else _tried(choice)
-    if listed == "padding":
+    if listed.startswith("padding"):
         there = {each.algorithm for each in candidates}
         candidates += [each for each in odd_channels.candidates(session, op) if each.algorithm not in there]
     answer = min(choice.candidates, key=lambda each: each.rank).algorithm
@@ -208,7 +210,7 @@ def priced(session: Session, op: ConvOp, choice: algosearch.Choice, listed: str,
         "best_us": best,
         "first_us": oracle.prices(times, answer)[0] if answer in times else None,
     }
-    if listed == "padding":
+    if listed.startswith("padding"):
         medians = {algorithm: statistics.median(each) for algorithm, each in times.items()}
         case |= odd_channels.figures(op, medians, choice.algorithm)
     return case
@@ -246,7 +248,10 @@ def torch_benchmark(listed: str, stride: int, first: int, seconds: float) -> dic
 def main() -> None:
     parser = arguments(__doc__ or "")
     parser.add_argument("--sample", nargs=6, metavar=("WHO", "LIST", "STRIDE", "FIRST", "AGAINST", "SECONDS"))
-    parser.add_argument("--list", choices=tuple(LISTS), default="all", help="which cases")
+    lists = [*LISTS, *(f"{name}/{shape}" for name, (_, shapes) in LISTS.items() for shape in shapes)]
+    parser.add_argument(
+        "--list", choices=lists, metavar="LIST", default="all", help="all or padding; all/SHAPE for one"
+    )
     parser.add_argument("--stride", type=some, default=1, help="take every so manieth case only")
     parser.add_argument("--join", type=Path, metavar="FILE", help="of an earlier run of the same code")
     parser.add_argument("--skip", type=some, default=0, help="leave out so many at the beginning of the list")

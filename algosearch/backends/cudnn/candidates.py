@@ -29,9 +29,13 @@ _PLAIN_WIDTH: Final = 4
 in float32; MobileNet's within 0.06 %. A race looks at more where the second half of them is worth it."""
 _STEM_WIDTH: Final = 12
 """The same of stems, whose best stands at place 7 in the worst case seen."""
+_VOLUME_WIDTH: Final = 12
+"""The same of volumes: R3D-18's best within 0.01 % in sum, 5 % in the worst case; that of four is 8 % and 31 %."""
+_WIDTHS: Final[dict[Kind, int]] = {"plain": _PLAIN_WIDTH, "volume": _VOLUME_WIDTH, "stem": _STEM_WIDTH}
+"""Of other kinds everything is looked at that cannot wait (`_can_wait`), and then no further."""
 _FEW: Final = 6
-"""FALLBACK is asked where INSTANT has fewer, of plain ops and stems. Of ResNet-50's first convolution its engines, and
-others that use no tensor cores, are 4 to 340 times slower than the best: one run of each is a tenth of a second."""
+"""FALLBACK is asked where INSTANT has fewer, of kinds that have a width. Of ResNet-50's first convolution its engines,
+and others that use no tensor cores, are 4 to 340 times slower than the best: one run of each is a tenth of a second."""
 _LATE: Final = 8
 """Of other ops an engine that INSTANT or B lists behind so many and that is compiled at run time, a third of a second
 for each choice of its knobs, was 3 to 15 times slower than the best in each case."""
@@ -80,7 +84,7 @@ def listing(graph: OperationGraph, op: ConvOp, width: int | None, *, padded: Seq
     for mode in _ORDER:
         # Those that are held back are enough not to look further at first, but not to be what was asked for: they come
         # only at the end of a complete list.
-        some = kind in ("plain", "stem") and width is not None and len(configs) + len(held) >= enough
+        some = kind in _WIDTHS and width is not None and len(configs) + len(held) >= enough
         if some and len(configs) >= (width or 0):
             complete = False
             break
@@ -93,14 +97,14 @@ def listing(graph: OperationGraph, op: ConvOp, width: int | None, *, padded: Seq
                 configs.setdefault((config.engine, config.knobs), config)
         if place is None and configs:
             place = min(_FEW, len(configs))
-    look_at = {"plain": _PLAIN_WIDTH, "stem": _STEM_WIDTH}.get(kind, len(configs)) + len(padded)
+    look_at = _WIDTHS.get(kind, len(configs)) + len(padded)
     for config in held if complete else ():
         configs.setdefault((config.engine, config.knobs), config)
 
     described = [(_name_of(each.engine, each.knobs), each.workspace_bytes, each.notes) for each in configs.values()]
     place = place or 0
     described[place:place] = [(each.algorithm, each.workspace_bytes, each.notes) for each in padded]
-    return _listing(described, complete=complete, look_at=max(1, look_at))
+    return _listing(described, complete=complete, look_at=max(1, look_at), look_further=kind in _WIDTHS)
 
 
 def padded_candidates(graph: OperationGraph, padding: Padding) -> list[Candidate]:
@@ -214,7 +218,7 @@ def _can_wait(config: EngineConfig, before: int, op: ConvOp, kind: Kind, mode: M
             return compiled or (before >= _FEW and not tensor_core)
         case "depthwise":
             return mode == "fallback" or tensor_core or (compiled and before >= _FEW)
-        case "other":
+        case "volume" | "other":
             if config.engine == _SIMPLE and op.flops > _SIMPLE_FLOPS:
                 return True
             if config.engine == _READS_BEYOND and _has_lopsided_gradient(op):

@@ -18,9 +18,11 @@ from tests.backends.cudnn.fake import FakeCudnn
 PLAIN = ConvOp(input_shape=(2, 32, 40, 40), filter_shape=(32, 32, 3, 3))
 STEM = ConvOp(input_shape=(2, 3, 40, 40), filter_shape=(32, 3, 7, 7))
 OTHER = ConvOp(input_shape=(1, 8, 8, 8), filter_shape=(8, 1, 3, 3), groups=8)
+VOLUME = ConvOp(input_shape=(1, 32, 18, 18, 18), filter_shape=(32, 32, 3, 3, 3))
 DEPTHWISE = ConvOp(input_shape=(4, 8, 34, 34), filter_shape=(8, 1, 3, 3), groups=8)
 FEW_CHANNELS = ConvOp(input_shape=(4, 8, 34, 34), filter_shape=(8, 8, 3, 3))
 LARGE = ConvOp(input_shape=(64, 24, 114, 114), filter_shape=(24, 24, 3, 3))
+LARGE_VOLUME = ConvOp(input_shape=(64, 32, 18, 58, 58), filter_shape=(32, 32, 3, 3, 3))
 INT8 = ConvOp(
     input_shape=(1, 8, 8, 8),
     filter_shape=(8, 8, 3, 3),
@@ -78,6 +80,9 @@ ALL = [*range(18), 21, 20, 19, 18]
         (STEM, 1, ALL[:15], False),
         (STEM, 16, ALL[:18], False),
         (STEM, None, ALL, True),
+        (VOLUME, 1, ALL[:15], False),
+        (VOLUME, 16, ALL[:18], False),
+        (VOLUME, None, ALL, True),
         (OTHER, 1, ALL, True),
         (OTHER, None, ALL, True),
     ],
@@ -90,7 +95,8 @@ def test_how_many(
     assert [candidate.rank for candidate in found.candidates] == list(range(len(engines)))
     assert [candidate.workspace_bytes for candidate in found.candidates] == engines
     assert found.complete == complete
-    assert found.look_at == {PLAIN: 4, STEM: 12, OTHER: len(ALL)}[op]
+    assert found.look_at == {PLAIN: 4, VOLUME: 12, STEM: 12, OTHER: len(ALL)}[op]
+    assert found.look_further == (op != OTHER)
 
 
 def test_a_plain_op_asks_for_no_more_than_it_needs(many: FakeCudnn, graph_of: Graphs) -> None:
@@ -178,7 +184,7 @@ def test_what_cannot_win_in_a_stem_is_listed_last(mixed: FakeCudnn, graph_of: Gr
     assert everything == [*few, 0, 3, 8, 10, 12, 13]
 
 
-@pytest.mark.parametrize("op", [PLAIN, STEM, DEPTHWISE, OTHER], ids=["plain", "stem", "depthwise", "other"])
+@pytest.mark.parametrize("op", [PLAIN, VOLUME, STEM, DEPTHWISE, OTHER], ids=lambda op: op.describe())
 def test_a_list_has_what_was_asked_for_or_is_complete(mixed: FakeCudnn, graph_of: Graphs, op: ConvOp) -> None:
     """Of a list that names no more although it is asked for, a race believes that there is no more."""
     everything = listing(graph_of(op), op, None).candidates
@@ -211,7 +217,7 @@ def test_of_a_depthwise_one_only_what_suits_it_is_looked_at(fake: FakeCudnn, gra
     found = listing(graph_of(DEPTHWISE), DEPTHWISE, 1)
     kept = [0, 2, 3, 4, 5, 6, 10]
     assert [engine_of(each.algorithm)[0] for each in found.candidates] == [*kept, 1, 7, 8, 9, 11]
-    assert (found.complete, found.look_at) == (True, len(kept))
+    assert (found.complete, found.look_at, found.look_further) == (True, len(kept), False)
 
 
 @pytest.mark.parametrize(
@@ -220,11 +226,20 @@ def test_of_a_depthwise_one_only_what_suits_it_is_looked_at(fake: FakeCudnn, gra
         (OTHER, []),
         (FEW_CHANNELS, [2]),
         (LARGE, [0, 2]),
+        (LARGE_VOLUME, [0, 2]),
         (replace(FEW_CHANNELS, padding_high=(1, 0)), [2]),
         (replace(FEW_CHANNELS, padding_high=(1, 0), direction="backward_filter"), [1, 2]),
         (replace(FEW_CHANNELS, padding_low=(1, 0), padding_high=(1, 0), direction="backward_filter"), [2]),
     ],
-    ids=["few points", "filling", "large", "unequal", "unequal, filter gradient", "equal, filter gradient"],
+    ids=[
+        "few points",
+        "filling",
+        "large",
+        "large, of three dimensions",
+        "unequal",
+        "unequal, filter gradient",
+        "equal, filter gradient",
+    ],
 )
 def test_what_is_hopeless_or_reads_beyond_comes_last(
     fake: FakeCudnn, graph_of: Graphs, op: ConvOp, last: list[int]
@@ -238,7 +253,7 @@ def test_what_is_hopeless_or_reads_beyond_comes_last(
     found = listing(graph_of(op), op, 1)
     first = [engine for engine in (0, 1, 3, 2) if engine not in last]
     assert [engine_of(each.algorithm)[0] for each in found.candidates] == [*first, *last]
-    assert (found.complete, found.look_at) == (True, len(first))
+    assert (found.complete, found.look_at) == (True, 12 if op == LARGE_VOLUME else len(first))
 
 
 def test_its_times_are_steady(many: FakeCudnn, graph_of: Graphs) -> None:

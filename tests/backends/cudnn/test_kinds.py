@@ -8,6 +8,7 @@ from algosearch.backends.cudnn.kinds import Kind, fills_the_device, kind_of
 from algosearch.ops import ConvOp, canonical
 
 PLAIN = {"input_shape": (2, 32, 40, 40), "filter_shape": (32, 32, 3, 3), "padding_low": (1, 1)}
+VOLUME = {"input_shape": (1, 32, 16, 16, 16), "filter_shape": (32, 32, 3, 3, 3), "padding_low": (1, 1, 1)}
 DEPTHWISE = {"input_shape": (2, 24, 40, 40), "filter_shape": (24, 1, 3, 3), "padding_low": (1, 1), "groups": 24}
 STEM = {"input_shape": (2, 3, 80, 80), "filter_shape": (32, 3, 7, 7), "stride": (2, 2)}
 
@@ -29,11 +30,17 @@ STEM = {"input_shape": (2, 3, 80, 80), "filter_shape": (32, 3, 7, 7), "stride": 
         (PLAIN, {"input_shape": (1, 32, 40, 40)}, "other"),
         (PLAIN, {"input_shape": (1, 32, 600, 40)}, "other"),
         (PLAIN, {"input_shape": (1, 32, 4000), "filter_shape": (32, 32, 3), "padding_low": (1,)}, "other"),
-        (
-            PLAIN,
-            {"input_shape": (1, 32, 40, 40, 40), "filter_shape": (32, 32, 3, 3, 3), "padding_low": (1, 1, 1)},
-            "other",
-        ),
+        (PLAIN, {"input_shape": (2, 24, 40, 40), "filter_shape": (16, 24, 1, 1), "padding_low": ()}, "plain"),
+        (PLAIN, {"input_shape": (2, 24, 40, 40), "filter_shape": (8, 24, 1, 1), "padding_low": ()}, "other"),
+        (VOLUME, {}, "volume"),
+        (VOLUME, {"direction": "backward_data", "filter_shape": (40, 32, 1, 1, 1), "padding_low": ()}, "volume"),
+        (VOLUME, {"input_shape": (1, 32, 15, 16, 16)}, "other"),
+        (VOLUME, {"filter_shape": (32, 32, 3, 1, 1), "padding_low": (1, 0, 0)}, "other"),
+        (VOLUME, {"filter_shape": (32, 16, 3, 3, 3), "groups": 2}, "other"),
+        (VOLUME, {"filter_shape": (32, 1, 3, 3, 3), "groups": 32}, "other"),
+        (VOLUME, {"filter_shape": (32, 32, 5, 5, 5), "padding_low": (2, 2, 2)}, "other"),
+        (VOLUME, {"input_shape": (1, 3, 16, 16, 16), "filter_shape": (32, 3, 3, 3, 3)}, "other"),
+        (VOLUME, {"dilation": (2, 2, 2), "padding_low": (2, 2, 2)}, "other"),
         (DEPTHWISE, {}, "depthwise"),
         (DEPTHWISE, {"direction": "backward_filter", "input_shape": (2, 24, 80, 80), "stride": (2, 2)}, "depthwise"),
         (DEPTHWISE, {"filter_shape": (24, 1, 7, 7), "padding_low": (3, 3)}, "depthwise"),
