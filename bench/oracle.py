@@ -15,8 +15,8 @@ ROUNDS = 16
 BURST_US = 150.0
 MOST_REPEATS = 48
 PATIENCE = 6
-"""A burst is run again so often because it was disturbed. What makes thousands of launches for one run always is: its
-time is then taken as it is, for that is how it runs."""
+"""A burst is run again so often because it was disturbed. Some always are, which take the host longer to launch than
+the device to run: their time is then taken as it is, for that is how they run."""
 NEAR = 1.5
 """Only candidates within this factor of the best are timed again."""
 

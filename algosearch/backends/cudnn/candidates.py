@@ -40,10 +40,11 @@ _LATE: Final = 8
 """Of other ops an engine that INSTANT or B lists behind so many and that is compiled at run time, a third of a second
 for each choice of its knobs, was 3 to 15 times slower than the best in each case."""
 _SIMPLE: Final = 0
-"""The engine that computes the definition, and goes everywhere. It wins where there is hardly anything to compute."""
+"""The engine that computes the definition, and goes everywhere. It wins where there is hardly anything to compute, and
+where each group has a channel to itself, in float32."""
 _SIMPLE_FLOPS: Final = 1 << 31
-"""Beyond, it is hopeless: 0.04 to 0.8 million million multiply-adds a second were seen, so that it takes milliseconds,
-and 10 s for one of R3D-18's."""
+"""Beyond, with more channels, it is hopeless: 0.04 to 0.8 million million multiply-adds a second were seen, so that it
+takes milliseconds, and 10 s for one of R3D-18's."""
 _READS_BEYOND: Final = 1
 """Of the filter gradient with unequal padding this engine reads where nothing is: of ten of Wavenet's, three ended with
 an illegal access, which takes the process with it. Where it did not, it was 27 times slower than the best."""
@@ -219,7 +220,7 @@ def _can_wait(config: EngineConfig, before: int, op: ConvOp, kind: Kind, mode: M
         case "depthwise":
             return mode == "fallback" or tensor_core or (compiled and before >= _FEW)
         case "volume" | "other":
-            if config.engine == _SIMPLE and op.flops > _SIMPLE_FLOPS:
+            if config.engine == _SIMPLE and op.filter_shape[1] > 1 and op.flops > _SIMPLE_FLOPS:
                 return True
             if config.engine == _READS_BEYOND and _has_lopsided_gradient(op):
                 return True
