@@ -10,40 +10,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from algosearch.backends import Backend, Device, Recipe, Session, discover
+from algosearch.backends import Backend, Device, Session, discover
 from algosearch.backends.cpu import CpuBackend
 from algosearch.backends.simulated import DeviceScript, Script, SimulatedBackend
 from algosearch.cli import checkup, storefound
 from algosearch.cli.places import Place
-from algosearch.errors import DeviceUnavailable
-from algosearch.settings import Isolation
 from algosearch.stores.filesystem import FileSystem
+from tests.backends.absent import Absent
 from tests.cli.helpers import environ, fill, invoke, record_of, run, spoil, the_object, tiny_op
 
-
-class Missing:
-    """A backend that finds nothing, and can say why."""
-
-    name = "cudnn"
-    isolation: Isolation = "process"
-
-    def devices(self) -> tuple[Device, ...]:
-        return ()
-
-    def recipe(self) -> Recipe | None:
-        return None
-
-    def absence(self) -> DeviceUnavailable | None:
-        return DeviceUnavailable("cudnn", "CuPy is not installed", "pip install it")
-
-    def open(self, device: Device) -> Session:
-        raise AssertionError("there is none")
+MISSING = Absent("cudnn", "CuPy is not installed", "pip install it")
 
 
-class Broken(Missing):
+class Broken(Absent):
     """One that cannot even be asked."""
-
-    name = "broken"
 
     def devices(self) -> tuple[Device, ...]:
         raise ZeroDivisionError("a bug in a driver")
@@ -116,7 +96,13 @@ def test_the_cpu_is_opened_for_real(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_why_a_backend_has_no_device_and_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    use(monkeypatch, Missing(), Broken(), SimulatedBackend(Script(devices=())), SimulatedBackend())
+    use(
+        monkeypatch,
+        MISSING,
+        Broken("broken", "it is broken", "mend it"),
+        SimulatedBackend(Script(devices=())),
+        SimulatedBackend(),
+    )
     report = examined("--store", tmp_path)
     missing = {backend["name"]: backend["missing"] for backend in report["backends"][:3]}
     assert missing == {
@@ -128,7 +114,7 @@ def test_why_a_backend_has_no_device_and_what_to_do(tmp_path: Path, monkeypatch:
 
 
 def test_without_any_device_something_is_broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    use(monkeypatch, Missing())
+    use(monkeypatch, MISSING)
     assert examined("--store", tmp_path, code=1)["broken"] == ["there is no device that can be used"]
     result = invoke("doctor", "--store", tmp_path)
     assert result.stdout.splitlines()[-1].rstrip() == "something is broken"

@@ -7,39 +7,18 @@ import logging
 import pytest
 
 from algosearch import open_searcher
-from algosearch.backends import Device, discover
-from algosearch.backends.base import Recipe, Session
+from algosearch.backends import discover
 from algosearch.backends.simulated import SimulatedBackend
 from algosearch.cli.devices import find_device
-from algosearch.errors import DeviceUnavailable, UnknownDevice
+from algosearch.errors import UnknownDevice
 from algosearch.records import Choice
 from algosearch.search.lineup import Lineup
-from algosearch.settings import Isolation
+from tests.backends.absent import Absent
 from tests.search.helpers import some_op
 
 LACKS = "tpu cannot be used: no such library; install it"
-
-
-class Missing:
-    """A backend that finds nothing, and can say why."""
-
-    name = "tpu"
-    isolation: Isolation = "thread"
-
-    def devices(self) -> tuple[Device, ...]:
-        return ()
-
-    def recipe(self) -> Recipe | None:
-        return None
-
-    def absence(self) -> DeviceUnavailable | None:
-        return DeviceUnavailable("tpu", "no such library", "install it")
-
-    def open(self, device: Device) -> Session:
-        raise AssertionError("there is none")
-
-
-BACKENDS = (Missing(), SimulatedBackend())
+MISSING = Absent("tpu", "no such library", "install it")
+BACKENDS = (MISSING, SimulatedBackend())
 
 
 @pytest.mark.parametrize("asked", ["tpu", "tpu:0"])
@@ -58,7 +37,7 @@ def test_who_asks_for_something_else_does_not() -> None:
 
 
 def test_where_nothing_is_there_all_is_said() -> None:
-    assert LACKS in str(Lineup((Missing(),), None).refusal())
+    assert LACKS in str(Lineup((MISSING,), None).refusal())
 
 
 def test_going_on_without_it_is_said(caplog: pytest.LogCaptureFixture) -> None:
