@@ -96,7 +96,7 @@ def test_how_many(
     assert [candidate.workspace_bytes for candidate in found.candidates] == engines
     assert found.complete == complete
     assert found.look_at == {PLAIN: 4, VOLUME: 12, STEM: 12, OTHER: len(ALL)}[op]
-    assert found.look_further == (op != OTHER)
+    assert found.look_up_to == (len(ALL) if complete else None)
 
 
 def test_a_plain_op_asks_for_no_more_than_it_needs(many: FakeCudnn, graph_of: Graphs) -> None:
@@ -184,6 +184,55 @@ def test_what_cannot_win_in_a_stem_is_listed_last(mixed: FakeCudnn, graph_of: Gr
     assert everything == [*few, 0, 3, 8, 10, 12, 13]
 
 
+@pytest.mark.parametrize("op", [VOLUME, STEM], ids=lambda op: op.describe())
+def test_where_there_are_few_others_what_can_wait_is_not_looked_at_instead(
+    mixed: FakeCudnn, graph_of: Graphs, op: ConvOp
+) -> None:
+    """Neither at first nor later, however many are to be looked at of such an op; for a policy that lacks something."""
+    few, everything = (listing(graph_of(op), op, width) for width in (1, None))
+    assert (few.complete, few.look_up_to) == (False, None)
+    kept = {STEM: 8, VOLUME: 11}[op]
+    assert everything.complete
+    assert (everything.look_at, everything.look_up_to) == (kept, kept)
+
+
+def test_where_everything_can_wait_there_is_a_list_all_the_same(fake: FakeCudnn, graph_of: Graphs) -> None:
+    fake.forget_engines()
+    for engine in range(6):
+        fake.engine(engine, numerical=[NumericalNote.TENSOR_CORE])
+        fake.config(engine)
+    found = listing(graph_of(DEPTHWISE), DEPTHWISE, 1)
+    assert [engine_of(each.algorithm)[0] for each in found.candidates] == [*range(6)]
+    assert (found.complete, found.look_at, found.look_up_to) == (True, 1, 0)
+
+
+def test_of_a_plain_op_that_instant_lists_twice_no_more_is_forgotten(fake: FakeCudnn, graph_of: Graphs) -> None:
+    """A wider list would not begin with a narrower one that goes on with FALLBACK too soon."""
+    fake.forget_engines()
+    for engine in range(8):
+        fake.engine(engine)
+    for engine in (0, 0, 1, 2, 3, 4, 5):
+        fake.config(engine)
+    for engine in (6, 7):
+        fake.config(engine, mode=HeuristicMode.FALLBACK)
+    for width in (1, 4, 5, 6, 7, 8, None):
+        found = listing(graph_of(PLAIN), PLAIN, width)
+        assert [engine_of(each.algorithm)[0] for each in found.candidates] == [*range(len(found.candidates))]
+        assert len(found.candidates) >= (width or 8)
+
+
+def test_a_plain_op_has_all_of_a_mode_that_begins_with_what_is_known(fake: FakeCudnn, graph_of: Graphs) -> None:
+    """Of B the first few are INSTANT's: that no others are among those is not all of it."""
+    fake.forget_engines()
+    for engine in range(20):
+        fake.engine(engine)
+        fake.config(engine, mode=HeuristicMode.B)
+    for engine in range(8):
+        fake.config(engine)
+    found = listing(graph_of(PLAIN), PLAIN, 9)
+    assert (len(found.candidates), found.complete) == (20, True)
+
+
 @pytest.mark.parametrize("op", [PLAIN, VOLUME, STEM, DEPTHWISE, OTHER], ids=lambda op: op.describe())
 def test_a_list_has_what_was_asked_for_or_is_complete(mixed: FakeCudnn, graph_of: Graphs, op: ConvOp) -> None:
     """Of a list that names no more although it is asked for, a race believes that there is no more."""
@@ -217,7 +266,7 @@ def test_of_a_depthwise_one_only_what_suits_it_is_looked_at(fake: FakeCudnn, gra
     found = listing(graph_of(DEPTHWISE), DEPTHWISE, 1)
     kept = [0, 2, 3, 4, 5, 6, 10]
     assert [engine_of(each.algorithm)[0] for each in found.candidates] == [*kept, 1, 7, 8, 9, 11]
-    assert (found.complete, found.look_at, found.look_further) == (True, len(kept), False)
+    assert (found.complete, found.look_at, found.look_up_to) == (True, len(kept), len(kept))
 
 
 @pytest.mark.parametrize(
@@ -228,7 +277,7 @@ def test_of_a_depthwise_one_only_what_suits_it_is_looked_at(fake: FakeCudnn, gra
         (LARGE, [0, 2]),
         (LARGE_VOLUME, [0, 2]),
         (replace(FEW_CHANNELS, padding_high=(1, 0)), [2]),
-        (replace(FEW_CHANNELS, padding_high=(1, 0), direction="backward_filter"), [1, 2]),
+        (replace(FEW_CHANNELS, padding_high=(1, 0), direction="backward_filter"), [2, 1]),
         (replace(FEW_CHANNELS, padding_low=(1, 0), padding_high=(1, 0), direction="backward_filter"), [2]),
     ],
     ids=[
@@ -244,8 +293,8 @@ def test_of_a_depthwise_one_only_what_suits_it_is_looked_at(fake: FakeCudnn, gra
 def test_what_is_hopeless_or_reads_beyond_comes_last(
     fake: FakeCudnn, graph_of: Graphs, op: ConvOp, last: list[int]
 ) -> None:
-    """Engine 0 where there is much to compute, engine 1 of a filter gradient with unequal padding; and of a dense op
-    with points enough what FALLBACK has, compiled at run time."""
+    """Engine 0 where there is much to compute, engine 1 of a filter gradient with unequal padding, behind all others;
+    and of a dense op with points enough what FALLBACK has, compiled at run time."""
     fake.forget_engines()
     for engine in range(4):
         fake.engine(engine, behavior=[BehaviorNote.RUNTIME_COMPILATION] if engine == 2 else [])
@@ -253,7 +302,7 @@ def test_what_is_hopeless_or_reads_beyond_comes_last(
     found = listing(graph_of(op), op, 1)
     first = [engine for engine in (0, 1, 3, 2) if engine not in last]
     assert [engine_of(each.algorithm)[0] for each in found.candidates] == [*first, *last]
-    assert (found.complete, found.look_at) == (True, 12 if op == LARGE_VOLUME else len(first))
+    assert (found.complete, found.look_at, found.look_up_to) == (True, len(first), len(first))
 
 
 def test_its_times_are_steady(many: FakeCudnn, graph_of: Graphs) -> None:
