@@ -83,10 +83,8 @@ def listing(graph: OperationGraph, op: ConvOp, width: int | None, *, padded: Seq
     complete = True
     place: int | None = None  # of those that are padded: the same, however many are asked for
     for mode in _ORDER:
-        # Those that are held back are enough not to look further at first, but not to be what was asked for: they come
-        # only at the end of a complete list.
-        some = kind in _WIDTHS and width is not None and len(configs) + len(held) >= enough
-        if some and len(configs) >= (width or 0):
+        # Those that are held back do not count: they come only at the end of a complete list.
+        if kind in _WIDTHS and width is not None and len(configs) >= enough:
             complete = False
             break
         for config in _listed(graph, mode, enough if kind == "plain" and width is not None else None):
@@ -241,7 +239,7 @@ def _can_wait(config: EngineConfig, before: int, op: ConvOp, kind: Kind, mode: M
         case "plain":
             return False
         case "stem":
-            return compiled or (before >= _FEW and not tensor_core)
+            return compiled or _is_hopeless(config, op) or (before >= _FEW and not tensor_core)
         case "depthwise":
             return mode == "fallback" or tensor_core or (compiled and before >= _FEW)
         case "volume" | "other":

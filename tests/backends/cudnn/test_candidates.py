@@ -21,6 +21,7 @@ OTHER = ConvOp(input_shape=(1, 8, 8, 8), filter_shape=(8, 1, 3, 3), groups=8)
 VOLUME = ConvOp(input_shape=(1, 32, 18, 18, 18), filter_shape=(32, 32, 3, 3, 3))
 DEPTHWISE = ConvOp(input_shape=(4, 8, 34, 34), filter_shape=(8, 1, 3, 3), groups=8)
 FEW_CHANNELS = ConvOp(input_shape=(4, 8, 34, 34), filter_shape=(8, 8, 3, 3))
+LARGE_STEM = ConvOp(input_shape=(64, 3, 118, 118), filter_shape=(32, 3, 7, 7))
 LARGE = ConvOp(input_shape=(64, 24, 114, 114), filter_shape=(24, 24, 3, 3))
 LARGE_VOLUME = ConvOp(input_shape=(64, 32, 18, 58, 58), filter_shape=(32, 32, 3, 3, 3))
 INT8 = ConvOp(
@@ -276,6 +277,7 @@ def test_of_a_depthwise_one_only_what_suits_it_is_looked_at(fake: FakeCudnn, gra
         (FEW_CHANNELS, [2]),
         (LARGE, [0, 2]),
         (LARGE_VOLUME, [0, 2]),
+        (LARGE_STEM, [0, 2]),
         (replace(FEW_CHANNELS, padding_high=(1, 0)), [2]),
         (replace(FEW_CHANNELS, padding_high=(1, 0), direction="backward_filter"), [2, 1]),
         (replace(FEW_CHANNELS, padding_low=(1, 0), padding_high=(1, 0), direction="backward_filter"), [2]),
@@ -285,6 +287,7 @@ def test_of_a_depthwise_one_only_what_suits_it_is_looked_at(fake: FakeCudnn, gra
         "filling",
         "large",
         "large, of three dimensions",
+        "large, of three channels",
         "unequal",
         "unequal, filter gradient",
         "equal, filter gradient",
