@@ -79,7 +79,7 @@ def listing(graph: OperationGraph, op: ConvOp, width: int | None, *, padded: Seq
     kind = kind_of(op)
     enough = max(width or 0, _PLAIN_WIDTH if kind == "plain" else _FEW)
     configs: dict[tuple[int, Knobs], EngineConfig] = {}
-    held: list[EngineConfig] = []  # these come last, and what may end the process behind all others
+    held: list[EngineConfig] = []  # these come last
     complete = True
     place: int | None = None  # of those that are padded: the same, however many are asked for
     for mode in _ORDER:
@@ -96,7 +96,7 @@ def listing(graph: OperationGraph, op: ConvOp, width: int | None, *, padded: Seq
             place = min(_FEW, len(configs))
     hopeful = len(configs) + len(padded)
     look_at = min(_WIDTHS.get(kind, len(configs)) + len(padded), hopeful)
-    for config in sorted(held, key=lambda each: _reads_beyond(each, op)) if complete else ():
+    for config in sorted(held, key=lambda each: _cost(each, op)) if complete else ():
         configs.setdefault((config.engine, config.knobs), config)
 
     described = [(_name_of(each.engine, each.knobs), each.workspace_bytes, each.notes) for each in configs.values()]
@@ -246,6 +246,12 @@ def _can_wait(config: EngineConfig, before: int, op: ConvOp, kind: Kind, mode: M
             if _reads_beyond(config, op) or _is_hopeless(config, op):
                 return True
             return compiled and (fills_the_device(op) if mode == "fallback" else before >= _LATE)
+
+
+def _cost(config: EngineConfig, op: ConvOp) -> tuple[bool, bool, bool]:
+    """By which those are listed that can wait, for whoever has too few others: a run, then half a second of compiling,
+    then seconds of running, and what may end the process behind all others."""
+    return _reads_beyond(config, op), _is_hopeless(config, op), RUNTIME_COMPILED in config.notes
 
 
 def _is_hopeless(config: EngineConfig, op: ConvOp) -> bool:

@@ -178,11 +178,11 @@ def mixed(fake: FakeCudnn) -> FakeCudnn:
 
 
 def test_what_cannot_win_in_a_stem_is_listed_last(mixed: FakeCudnn, graph_of: Graphs) -> None:
-    """What is compiled, even if the library names it first; and behind six others what has no tensor cores."""
+    """Behind six others what has no tensor cores; and what is compiled, even if the library names it first."""
     few = [engine_of(each.algorithm)[0] for each in listing(graph_of(STEM), STEM, 1).candidates]
     everything = [engine_of(each.algorithm)[0] for each in listing(graph_of(STEM), STEM, None).candidates]
     assert few == [1, 2, 4, 5, 6, 7, 9, 11]
-    assert everything == [*few, 0, 3, 8, 10, 12, 13]
+    assert everything == [*few, 8, 0, 3, 10, 12, 13]
 
 
 @pytest.mark.parametrize("op", [VOLUME, STEM], ids=lambda op: op.describe())
@@ -253,6 +253,15 @@ def test_of_other_ops_everything_is_looked_at_but_what_is_compiled_and_listed_la
     assert (found.complete, found.look_at) == (True, 12)
 
 
+def test_late_is_behind_eight_others(fake: FakeCudnn, graph_of: Graphs) -> None:
+    fake.forget_engines()
+    for engine in range(11):
+        fake.engine(engine, behavior=[BehaviorNote.RUNTIME_COMPILATION] if engine in (7, 8, 9) else [])
+        fake.config(engine)
+    found = listing(graph_of(OTHER), OTHER, 1)
+    assert [engine_of(each.algorithm)[0] for each in found.candidates] == [*range(8), 10, 8, 9]
+
+
 def test_of_a_depthwise_one_only_what_suits_it_is_looked_at(fake: FakeCudnn, graph_of: Graphs) -> None:
     """What uses tensor cores, what FALLBACK names, and behind six others what is compiled, comes last."""
     fake.forget_engines()
@@ -266,7 +275,7 @@ def test_of_a_depthwise_one_only_what_suits_it_is_looked_at(fake: FakeCudnn, gra
         fake.config(engine, mode=mode)
     found = listing(graph_of(DEPTHWISE), DEPTHWISE, 1)
     kept = [0, 2, 3, 4, 5, 6, 10]
-    assert [engine_of(each.algorithm)[0] for each in found.candidates] == [*kept, 1, 7, 8, 9, 11]
+    assert [engine_of(each.algorithm)[0] for each in found.candidates] == [*kept, 1, 9, 11, 7, 8]
     assert (found.complete, found.look_at, found.look_up_to) == (True, len(kept), len(kept))
 
 
@@ -275,12 +284,13 @@ def test_of_a_depthwise_one_only_what_suits_it_is_looked_at(fake: FakeCudnn, gra
     [
         (OTHER, []),
         (FEW_CHANNELS, [2]),
-        (LARGE, [0, 2]),
-        (LARGE_VOLUME, [0, 2]),
-        (LARGE_STEM, [0, 2]),
+        (LARGE, [2, 0]),
+        (LARGE_VOLUME, [2, 0]),
+        (LARGE_STEM, [2, 0]),
         (replace(FEW_CHANNELS, padding_high=(1, 0)), [2]),
         (replace(FEW_CHANNELS, padding_high=(1, 0), direction="backward_filter"), [2, 1]),
         (replace(FEW_CHANNELS, padding_low=(1, 0), padding_high=(1, 0), direction="backward_filter"), [2]),
+        (replace(LARGE, padding_high=(1, 0), direction="backward_filter"), [2, 0, 1]),
     ],
     ids=[
         "few points",
@@ -291,13 +301,14 @@ def test_of_a_depthwise_one_only_what_suits_it_is_looked_at(fake: FakeCudnn, gra
         "unequal",
         "unequal, filter gradient",
         "equal, filter gradient",
+        "unequal, filter gradient, large",
     ],
 )
 def test_what_is_hopeless_or_reads_beyond_comes_last(
     fake: FakeCudnn, graph_of: Graphs, op: ConvOp, last: list[int]
 ) -> None:
-    """Engine 0 where there is much to compute, engine 1 of a filter gradient with unequal padding, behind all others;
-    and of a dense op with points enough what FALLBACK has, compiled at run time."""
+    """Of a dense op with points enough what FALLBACK has, compiled at run time; engine 0 where there is much to
+    compute; and behind all others engine 1 of a filter gradient with unequal padding."""
     fake.forget_engines()
     for engine in range(4):
         fake.engine(engine, behavior=[BehaviorNote.RUNTIME_COMPILATION] if engine == 2 else [])
