@@ -57,8 +57,9 @@ def measured(session: Session, op: ConvOp, candidates: tuple[Candidate, ...]) ->
             if times:
                 rows[number]["us"] = statistics.median(times)
     finally:
-        session.unload()
-        session.destroy(list(plans.values()))
+        if session.healthy() is None:  # else nothing can be given back
+            session.unload()
+            session.destroy(list(plans.values()))
     return rows
 
 

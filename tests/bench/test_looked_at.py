@@ -52,6 +52,9 @@ def test_nobody_is_run_behind_one_that_ruins_the_device(session: Session) -> Non
         def time(self, bursts: Sequence[tuple[int, int]], limit_us: float | None) -> tuple[Burst | Failure, ...]:
             raise AssertionError("nothing runs any more")
 
+        def unload(self) -> None:
+            raise AssertionError("nothing can be given back any more")
+
         def healthy(self) -> Failure | None:
             return None if self.ran < 2 else Failure("launch_failed", "ruined")
 

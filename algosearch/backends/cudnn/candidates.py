@@ -35,8 +35,9 @@ _WIDTHS: Final[dict[Kind, int]] = {"plain": _PLAIN_WIDTH, "volume": _VOLUME_WIDT
 """So many are looked at first, and more where that pays; of other kinds everything. In either case only what cannot
 wait (`_can_wait`), unless a policy lacks something."""
 _FEW: Final = 6
-"""FALLBACK is asked where INSTANT has fewer, of kinds that have a width. Of ResNet-50's first convolution its engines,
-and others that use no tensor cores, are 4 to 340 times slower than the best: one run of each is a tenth of a second."""
+"""FALLBACK is asked where INSTANT has fewer, or fewer than are asked for, of kinds that have a width. Of ResNet-50's
+first convolution its engines, and others that use no tensor cores, are 4 to 340 times slower than the best: one run of
+each is a tenth of a second."""
 _LATE: Final = 8
 """Of other ops an engine that INSTANT or B lists behind so many and that is compiled at run time, a third of a second
 for each choice of its knobs, was 3 to 15 times slower than the best in each case."""
