@@ -26,7 +26,7 @@ import apart
 import machine
 import oracle
 from networks import described
-from report import arguments, report, some
+from report import arguments, how_long, report, some
 
 import algosearch
 from algosearch.backends.cudnn.session import CudnnSession
@@ -182,7 +182,7 @@ def main() -> None:
     parser.add_argument("--layouts", nargs="+", choices=LAYOUTS, default=list(LAYOUTS))
     parser.add_argument("--batch", type=some, default=64)
     parser.add_argument("--times", type=some, default=1)
-    parser.add_argument("--seconds", type=float, default=1e6, help="begin no further op of a sample after so many")
+    parser.add_argument("--seconds", type=how_long, default=1e6, help="begin no further op of a sample after so many")
     options = parser.parse_args()
     if options.sample:
         data_type, layout, batch, seconds = options.sample

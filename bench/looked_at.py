@@ -20,7 +20,7 @@ from typing import Any
 import apart
 import machine
 from networks import add_networks, described, training_convs
-from report import arguments, report, some
+from report import arguments, how_long, report, some
 
 from algosearch.backends.base import Session
 from algosearch.ops import ConvOp
@@ -37,9 +37,9 @@ def measured(session: Session, op: ConvOp, candidates: tuple[Candidate, ...]) ->
     """Of each candidate what was found, seconds and µs; no further ones if one leaves the device unusable."""
     rows = [_built(session, op, each) for each in candidates]
     plans = {number: row.pop("plan") for number, row in enumerate(rows) if "plan" in row}
-    if not plans or session.load(op, max(candidates[number].workspace_bytes for number in plans)) is not None:
-        return rows
     try:
+        if not plans or session.load(op, max(candidates[number].workspace_bytes for number in plans)) is not None:
+            return rows
         for number, plan in plans.items():
             rows[number] |= _run(session, plan)
             if session.healthy() is not None:
@@ -57,8 +57,9 @@ def measured(session: Session, op: ConvOp, candidates: tuple[Candidate, ...]) ->
             if times:
                 rows[number]["us"] = statistics.median(times)
     finally:
-        session.unload()
-        session.destroy(list(plans.values()))
+        if session.healthy() is None:  # else nothing can be given back
+            session.unload()
+            session.destroy(list(plans.values()))
     return rows
 
 
@@ -113,7 +114,7 @@ def main() -> None:
     add_networks(parser, 64)
     parser.add_argument("--plain", action="store_true", help="plain ops, too")
     parser.add_argument("--stride", type=some, default=1, help="take every so manieth op only")
-    parser.add_argument("--seconds", type=float, default=1e6, help="for each network: then no further op is begun")
+    parser.add_argument("--seconds", type=how_long, default=1e6, help="for each network: then no further op is begun")
     options = parser.parse_args()
     if options.sample:
         network, case, batch, plain, stride, first, seconds = options.sample
@@ -136,7 +137,7 @@ def _whole(network: str, case: str, batch: int, options: Any) -> dict[str, Any]:
     stop = perf_counter() + options.seconds
     found: dict[str, Any] = {"ops": []}
     while not found.get("complete") and perf_counter() < stop:
-        what = (network, case, batch, options.plain, options.stride, len(found["ops"]), stop - perf_counter())
+        what = (network, case, batch, options.plain, options.stride, len(found["ops"]), max(0.0, stop - perf_counter()))
         part = apart.sample(__file__, *what)
         found = part | {"ops": [*found["ops"], *part["ops"]]}
     return found

@@ -20,6 +20,7 @@ import asyncio
 import json
 import statistics
 import sys
+from argparse import ArgumentParser
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice, product
@@ -33,7 +34,7 @@ import machine
 import odd_channels
 import oracle
 from networks import CASES, described
-from report import arguments, environment, report, some, write
+from report import arguments, environment, how_long, report, some, write
 
 import algosearch
 from algosearch.backends.base import Session
@@ -256,7 +257,7 @@ def main() -> None:
     parser.add_argument("--join", type=Path, metavar="FILE", help="of an earlier run of the same code")
     parser.add_argument("--skip", type=some, default=0, help="leave out so many at the beginning of the list")
     parser.add_argument("--against", choices=("all", "tried"), default="all")
-    parser.add_argument("--seconds", type=float, default=1e6, help="for one time: then no further case is begun")
+    parser.add_argument("--seconds", type=how_long, default=1e6, help="for one time: then no further case is begun")
     parser.add_argument("--gpus", type=some, default=1, help="so many, side by side")
     parser.add_argument("--times", type=some, default=1)
     options = parser.parse_args()
@@ -267,16 +268,13 @@ def main() -> None:
         else:
             print(json.dumps(torch_benchmark(listed, int(stride), int(first), float(seconds))))
         return
-    earlier = None if options.join is None else json.loads(options.join.read_text())
-    if earlier is not None and any(
-        earlier[key][what] != here
-        for key, what, here in (("environment", "commit", environment()["commit"]), ("raw", "against", options.against))
-    ):
-        parser.error(f"{options.join}: of other code, or against others")
+    if not any(True for _ in cases(options.list, options.stride, options.skip)):
+        parser.error(f"argument --skip: {options.list} has no case behind the first {options.skip}")
+    earlier = None if options.join is None else _earlier(parser, options)
     machine.needs(parser, gpus=options.gpus, peers=("torch",))
     samples = [_both(options) for _ in range(options.times)]
     if earlier is not None:
-        samples = [_joined(*both) for both in zip(earlier["raw"]["samples"], samples, strict=True)]
+        samples = [_joined(*both) for both in zip(earlier, samples, strict=True)]
     total = sum(1 for _ in cases(options.list))
     report(
         {"cases_in_all": total} | _figures(samples),
@@ -284,6 +282,30 @@ def main() -> None:
         options.json,
         {"against": options.against, "samples": samples},
     )
+
+
+def _earlier(parser: ArgumentParser, options: Any) -> list[Sample]:
+    """Those of an earlier run. If this one cannot be joined to them it does not begin."""
+    try:
+        found = json.loads(options.join.read_text())
+        samples = [(mine, theirs) for mine, theirs in found["raw"]["samples"]]
+        commit, against = found["environment"]["commit"], found["raw"]["against"]
+        _figures(samples)
+        names = {name for sample in samples for each in sample for name in each["cases"]}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        parser.error(f"argument --join: {options.join} is no finished run of this bench: {error!r}")
+
+    here = environment()["commit"]
+    for what, differs in (
+        (f"is of {commit}, and this is {here}", commit != here),
+        (f"is against {against}, and this is against {options.against}", against != options.against),
+        (f"has {len(samples)} samples, and this will have {options.times}", len(samples) != options.times),
+        (f"is not of {options.list}", not names <= {name for name, _ in cases(options.list)}),
+        ("would be overwritten before this is joined to it", options.json == options.join),
+    ):
+        if differs:
+            parser.error(f"argument --join: {options.join} {what}")
+    return samples
 
 
 def _both(options: Any) -> Sample:
@@ -347,15 +369,20 @@ def _figures(samples: Sequence[Sample]) -> dict[str, Any]:
         **figures,
         "cases_measured": len(names),
         "picks_refused": sum(len(sample["refused"]) for sample, _ in samples),
-        "regret_geometric_mean": exp(sum(log(1 + each) for each in regrets) / len(regrets)) - 1,
-        "regret_worst": max(regrets),
-        "first_answer_geometric_mean": exp(sum(map(log, firsts)) / len(firsts)) - 1,
-        "against_torch_benchmark_geometric_mean": exp(sum(map(log, ratios)) / len(ratios)) - 1 if ratios else None,
+        "regret_geometric_mean": _geometric_mean([1 + each for each in regrets]),
+        "regret_worst": max(regrets, default=None),
+        "first_answer_geometric_mean": _geometric_mean(firsts),
+        "against_torch_benchmark_geometric_mean": _geometric_mean(ratios),
         "against_torch_benchmark_cases": len(ratios),
-        "seconds_a_key_mean": statistics.mean(seconds),
-        "seconds_a_key_worst": max(seconds),
+        "seconds_a_key_mean": statistics.mean(seconds) if seconds else None,
+        "seconds_a_key_worst": max(seconds, default=None),
         "uncapturable": uncaptured,
     }
+
+
+def _geometric_mean(factors: Sequence[float]) -> float | None:
+    """By how much more than 1; None of none: where every pick is refused, that is what there is to say."""
+    return exp(sum(map(log, factors)) / len(factors)) - 1 if factors else None
 
 
 if __name__ == "__main__":

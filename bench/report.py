@@ -80,6 +80,21 @@ def some(text: str) -> int:
     return number
 
 
+def how_long(text: str) -> float:
+    """The type of an option that says for how long.
+
+    Raises:
+        argparse.ArgumentTypeError: it is no such number.
+    """
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not number > 0.0:
+        raise argparse.ArgumentTypeError(f"must be a number of seconds above 0, not {text!r}")
+    return number
+
+
 def _cpu() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()

@@ -72,7 +72,7 @@ class Race:
         self._policies = tuple(dict.fromkeys(policies)) or (DEFAULT_POLICY,)
         self._mode = mode
         self._complete = listing.complete
-        self._looks_further = listing.look_further
+        self._up_to = listing.look_up_to
         self._known = dict(failed or {})
         self._standings = Standings(listing.candidates, self._policies, mode, self._rules)
         self._budget = Budget(self._rules)
@@ -96,7 +96,7 @@ class Race:
         self._checked: dict[int, None] = {}
         """In the order in which they were."""
         self._fail_known()
-        self._look(self._everything() if mode == "exhaustive" else self._admitted()[: listing.look_at])
+        self._look(self._everything() if mode == "exhaustive" else self._hopeful()[: listing.look_at])
 
     def __repr__(self) -> str:
         looked = f"{len(self._looked)} of {len(self.candidates)}"
@@ -216,7 +216,7 @@ class Race:
         _require_ranks(outcome)
         # A backend that calls a listing incomplete and then has no more to list would be asked for ever.
         self._complete = outcome.complete or len(outcome.candidates) == len(known)
-        self._looks_further = outcome.look_further
+        self._up_to = outcome.look_up_to
         self._standings.offer(outcome.candidates)
         self._fail_known()
         if self._mode == "exhaustive":
@@ -327,11 +327,9 @@ class Race:
         return None
 
     def _further(self) -> list[int] | Widen | None:
-        """As many again to look at, if the latest ones were worth it, and what follows is not dear; None if not."""
-        if self._mode == "exhaustive" or not self._looks_further:
-            return None
-        rest = [rank for rank in self._admitted() if rank not in self._looked]
-        if not rest and self._complete:
+        """As many again to look at, if the latest ones were worth it, and what follows is hopeful; None if not."""
+        rest = [rank for rank in self._hopeful() if rank not in self._looked]
+        if self._mode == "exhaustive" or (not rest and (self._complete or self._up_to is not None)):
             return None
         # Of the first look, its second half counts as the latest.
         if not self._standings.found_better(set(islice(self._looked, self._wave or len(self._looked) // 2))):
@@ -384,8 +382,9 @@ class Race:
             and any(policy.refuses(candidate) != "excluded" for policy in self._policies)
         ]
 
-    def _admitted(self) -> list[int]:
-        return [rank for rank in self._standings.admitted() if rank not in self._standings.failures]
+    def _hopeful(self) -> list[int]:
+        failed, hopeful = self._standings.failures, range(len(self.candidates))[: self._up_to]
+        return [rank for rank in self._standings.admitted() if rank in hopeful and rank not in failed]
 
     def _look(self, ranks: Iterable[int]) -> None:
         self._wave = len(self._looked)

@@ -16,9 +16,10 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True):
     """False if the library would list more when asked for more."""
     look_at: int | None = None
     """How many a race should begin with; None for all. Fewer than all where the library's order is known to be good."""
-    look_further: bool = True
-    """Whether a race may look at more merely because the latest were better. False where what follows is dear to build:
-    then it looks further only for what an asked policy lacks, or in mode exhaustive."""
+    look_up_to: int | None = None
+    """How many from its beginning a race may look at merely because they are listed, or the latest were better; None
+    for any, and for more than are listed. What follows is dear to build, or hopeless: a race comes to it only for what
+    an asked policy lacks, or in mode exhaustive."""
     steady: bool = False
     """Whether the backend's times are those of a quiet device that it times itself: a round of two bursts of 100 µs
     scatters by half a per cent at most, and `launch` tells the time of a run whose code is loaded."""

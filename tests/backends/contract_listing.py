@@ -119,8 +119,9 @@ class ListingContract(Subject):
     def test_listing_begins_a_race_with_a_sensible_number(self, driven: Driven) -> None:
         for op in self._ops():
             for width in (1, None):
-                look_at = driven.enumerate(op, width).look_at
-                assert look_at is None or look_at >= 1
+                listing = driven.enumerate(op, width)
+                assert listing.look_at is None or listing.look_at >= 1
+                assert listing.look_up_to is None or listing.look_up_to >= 0
 
     # -- what it cannot do -------------------------------------------------------------------------------------------
 

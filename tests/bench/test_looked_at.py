@@ -8,7 +8,7 @@ import pytest
 
 from algosearch.backends.base import Session
 from algosearch.backends.cpu import CpuBackend
-from algosearch.ops import ConvOp
+from algosearch.ops import ConvOp, Op
 from algosearch.records import Burst, Candidate, Failure
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
@@ -52,6 +52,9 @@ def test_nobody_is_run_behind_one_that_ruins_the_device(session: Session) -> Non
         def time(self, bursts: Sequence[tuple[int, int]], limit_us: float | None) -> tuple[Burst | Failure, ...]:
             raise AssertionError("nothing runs any more")
 
+        def unload(self) -> None:
+            raise AssertionError("nothing can be given back any more")
+
         def healthy(self) -> Failure | None:
             return None if self.ran < 2 else Failure("launch_failed", "ruined")
 
@@ -59,6 +62,23 @@ def test_nobody_is_run_behind_one_that_ruins_the_device(session: Session) -> Non
     assert "first_us" in rows[0]
     assert rows[1]["failure"] == "ruined"
     assert all("launch_s" not in row for row in rows[2:])
+
+
+def test_an_op_for_which_there_is_no_memory_leaves_no_plans_behind(session: Session) -> None:
+    class Full(Around):
+        destroyed: tuple[int, ...] = ()
+
+        def load(self, op: Op, workspace_bytes: int) -> Failure | None:
+            return Failure("out_of_memory", "full")
+
+        def destroy(self, plans: Sequence[int]) -> None:
+            self.destroyed += tuple(plans)
+            super().destroy(plans)
+
+    full = Full(session)
+    rows = looked_at.measured(full, OP, of_all(session, OP))
+    assert len(full.destroyed) == sum("failure" not in row for row in rows) > 0
+    assert not any("launch_s" in row for row in rows)
 
 
 def row(us: float | None, *, build_s: float = 0.0, launch_s: float = 0.0, is_dear: bool = False) -> dict[str, object]:

@@ -90,6 +90,14 @@ def test_none_is_no_number_of_what_is_measured(bench: str) -> None:
         assert done.stderr.endswith(f"error: argument {option}: must be a number of 1 or more, not '0'\n")
 
 
+@pytest.mark.parametrize("bench", ["batchnorm.py", "looked_at.py", "offbeat.py"])
+def test_what_is_no_time_to_measure_in_is_refused(bench: str) -> None:
+    for seconds in ("0", "-5", "nan", "long"):
+        done = ended(bench, f"--seconds={seconds}")
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.endswith(f"argument --seconds: must be a number of seconds above 0, not {seconds!r}\n")
+
+
 @pytest.mark.parametrize("bench", [*COUNTS, "seed_table.py"])
 def test_without_a_gpu_it_says_so_in_one_line_before_anything_is_measured(bench: str, tmp_path: Path) -> None:
     file = tmp_path / "figures.json"

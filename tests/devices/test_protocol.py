@@ -48,7 +48,7 @@ from tests.devices.helpers import some_op
 
 FAILURE = Failure("crashed", "it died", (("during", "launch"),))
 CANDIDATE = Candidate(algorithm="simulated/t:a", rank=0, workspace_bytes=4, notes=("tf32",))
-LISTING = Listing(candidates=(CANDIDATE,), complete=False, look_at=3, look_further=False)
+LISTING = Listing(candidates=(CANDIDATE,), complete=False, look_at=3, look_up_to=3)
 TRIAL = Trial(algorithm="simulated/t:a", rank=0, workspace_bytes=4, failure=FAILURE, samples=b"\0\0\0\0")
 JOB = Job(
     op=some_op(),

@@ -121,17 +121,35 @@ def test_it_looks_at_the_first_ones_and_further_only_if_that_pays() -> None:
 def test_it_does_not_look_further_into_what_is_dear_merely_because_that_pays() -> None:
     lanes = [Lane(time_us=100.0 - 5 * n) for n in range(12)]
     for listed in (12, 6):
-        dear = Track(lanes, look_at=6, listed=listed, look_further=False)
+        dear = Track(lanes, look_at=6, listed=listed, look_up_to=6)
         assert [stage == "listed" for stage in stages(dear)] == [False] * 6 + [True] * (listed - 6)
         assert not any(isinstance(instruction, Widen) for instruction in dear.instructions)
-    everything = Track(lanes, look_at=6, listed=6, look_further=False)
+    everything = Track(lanes, look_at=6, listed=6, look_up_to=6)
     assert stages(everything, mode="exhaustive").count("listed") == 0
+
+
+def test_it_looks_further_up_to_what_is_hopeless() -> None:
+    falling = [Lane(time_us=100.0 - 5 * n) for n in range(12)]
+    for listed in (12, 6):
+        track = Track(falling, look_at=6, listed=listed, look_up_to=8)
+        assert [stage == "listed" for stage in stages(track)] == [False] * 8 + [True] * 4
+
+
+def test_what_is_hopeless_does_not_take_the_place_of_whom_nobody_admits_or_who_failed() -> None:
+    """Neither in the first look, nor later; but for a policy that has not enough others."""
+    none = Policy(workspace_limit_bytes=0)
+    lanes = [Lane(time_us=100.0 - n, workspace_bytes=n % 2) for n in range(12)] + [Lane(time_us=1e6)] * 6
+    failed = {"simulated/t:lane?v=0": Failure("crashed", "it did")}
+    for look_at, tried in ((12, [2, 4, 6, 8, 10]), (6, [2, 4, 6, 8])):
+        record = Track(lanes, look_at=look_at, look_up_to=look_at).run(policies=(none,), failed=failed)
+        assert [trial.rank for trial in record.searches[0].trials if trial.time_us is not None] == tried
+        assert none.pick(record).algorithm.endswith(f"v={tried[-1]}")
 
 
 def test_what_an_asked_policy_lacks_is_looked_for_however_dear_it_is() -> None:
     lanes = [Lane(time_us=100.0 + n, workspace_bytes=1 << 20) for n in range(10)]
     lanes += [Lane(time_us=200.0 + n) for n in range(10)]
-    track = Track(lanes, listed=10, look_at=10, look_further=False)
+    track = Track(lanes, listed=10, look_at=10, look_up_to=10)
     record = track.run(policies=(Policy(workspace_limit_bytes=0),))
     assert Policy(workspace_limit_bytes=0).pick(record).algorithm.endswith("v=10")
 

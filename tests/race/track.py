@@ -69,12 +69,12 @@ class Track:
         interrupted: float = 0.0,
         listed: int | None = None,
         look_at: int | None = None,
-        look_further: bool = True,
+        look_up_to: int | None = None,
     ) -> None:
         self.lanes = lanes
         self.listed = len(lanes) if listed is None else listed
         self.look_at = look_at
-        self.look_further = look_further
+        self.look_up_to = look_up_to
         self.instructions: list[Instruction] = []
         self.busy_us = 0.0
         self._dice = random.Random(seed)
@@ -98,7 +98,7 @@ class Track:
             candidates=candidates,
             complete=self.listed == len(self.lanes),
             look_at=self.look_at,
-            look_further=self.look_further,
+            look_up_to=None if (self.look_up_to or 0) > self.listed else self.look_up_to,
         )
 
     def run(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import islice
 from typing import Final
@@ -32,10 +32,12 @@ _STEM_WIDTH: Final = 12
 _VOLUME_WIDTH: Final = 12
 """The same of volumes: R3D-18's best within 0.01 % in sum, 5 % in the worst case; that of four is 8 % and 31 %."""
 _WIDTHS: Final[dict[Kind, int]] = {"plain": _PLAIN_WIDTH, "volume": _VOLUME_WIDTH, "stem": _STEM_WIDTH}
-"""Of other kinds everything is looked at that cannot wait (`_can_wait`), and then no further."""
+"""So many are looked at first, and more where that pays; of other kinds everything. In either case only what cannot
+wait (`_can_wait`), unless a policy lacks something."""
 _FEW: Final = 6
-"""FALLBACK is asked where INSTANT has fewer, of kinds that have a width. Of ResNet-50's first convolution its engines,
-and others that use no tensor cores, are 4 to 340 times slower than the best: one run of each is a tenth of a second."""
+"""FALLBACK is asked where INSTANT has fewer, or fewer than are asked for, of kinds that have a width. Of ResNet-50's
+first convolution its engines, and others that use no tensor cores, are 4 to 340 times slower than the best: one run of
+each is a tenth of a second."""
 _LATE: Final = 8
 """Of other ops an engine that INSTANT or B lists behind so many and that is compiled at run time, a third of a second
 for each choice of its knobs, was 3 to 15 times slower than the best in each case."""
@@ -83,39 +85,61 @@ def listing(graph: OperationGraph, op: ConvOp, width: int | None, *, padded: Seq
     complete = True
     place: int | None = None  # of those that are padded: the same, however many are asked for
     for mode in _ORDER:
-        # Those that are held back are enough not to look further at first, but not to be what was asked for: they come
-        # only at the end of a complete list.
-        some = kind in _WIDTHS and width is not None and len(configs) + len(held) >= enough
-        if some and len(configs) >= (width or 0):
+        # Those that are held back do not count: they come only at the end of a complete list.
+        if kind in _WIDTHS and width is not None and len(configs) >= enough:
             complete = False
             break
-        for config in graph.heuristics(mode, enough if kind == "plain" and width is not None else None):
-            if not notes.UNUSABLE.isdisjoint(config.notes):
-                continue
+        for config in _listed(graph, mode, enough if kind == "plain" and width is not None else None):
             if _can_wait(config, len(configs), op, kind, mode):
                 held.append(config)
             else:
                 configs.setdefault((config.engine, config.knobs), config)
         if place is None and configs:
             place = min(_FEW, len(configs))
-    look_at = _WIDTHS.get(kind, len(configs)) + len(padded)
-    for config in held if complete else ():
+    hopeful = len(configs) + len(padded)
+    look_at = min(_WIDTHS.get(kind, len(configs)) + len(padded), hopeful)
+    for config in sorted(held, key=lambda each: _cost(each, op)) if complete else ():
         configs.setdefault((config.engine, config.knobs), config)
 
     described = [(_name_of(each.engine, each.knobs), each.workspace_bytes, each.notes) for each in configs.values()]
     place = place or 0
     described[place:place] = [(each.algorithm, each.workspace_bytes, each.notes) for each in padded]
-    return _listing(described, complete=complete, look_at=max(1, look_at), look_further=kind in _WIDTHS)
+    return _listing(described, complete=complete, look_at=max(1, look_at), look_up_to=hopeful if complete else None)
+
+
+def _listed(graph: OperationGraph, mode: Mode, enough: int | None) -> list[EngineConfig]:
+    """What a mode lists and can be used, each once; no more than `enough` need be, if there are so many in INSTANT. If
+    not, all of it, so that the next mode's do not stand where more of this one belong."""
+    if enough is not None and mode == _ORDER[0]:
+        some = _usable(graph.heuristics(mode, enough))
+        if len(some) >= enough:
+            return some
+    return _usable(graph.heuristics(mode))
+
+
+def _usable(configs: Iterable[EngineConfig]) -> list[EngineConfig]:
+    """Those that can be used, each once."""
+    found: dict[tuple[int, Knobs], EngineConfig] = {}
+    for config in configs:
+        if notes.UNUSABLE.isdisjoint(config.notes):
+            found.setdefault((config.engine, config.knobs), config)
+    return list(found.values())
 
 
 def padded_candidates(graph: OperationGraph, padding: Padding) -> list[Candidate]:
-    """The few best-listed of a padded op, as candidates of the op. Nothing that is compiled at run time; but also what
-    has no note of tensor cores: one such was the best by a factor of 1.6. Their ranks are those among themselves.
+    """The few best-listed of a padded op, as candidates of the op. Nothing that is compiled at run time, is hopeless or
+    reads beyond its tensors; but also what has no note of tensor cores: one such was the best by a factor of 1.6. Their
+    ranks are those among themselves.
 
     Raises:
         CudnnError: the heuristics cannot be asked.
     """
-    usable = (config for config in graph.heuristics("instant", _PADDED_ASKED) if _NOT_PADDED.isdisjoint(config.notes))
+    op = padding.op
+    usable = (
+        config
+        for config in graph.heuristics("instant", _PADDED_ASKED)
+        if _NOT_PADDED.isdisjoint(config.notes) and not (_reads_beyond(config, op) or _is_hopeless(config, op))
+    )
     return [
         padded_candidate(
             Candidate(
@@ -161,22 +185,23 @@ def norm_listing(legacy: LegacyNorm, graph: NormGraph | None, width: int | None)
         *((str(legacy_algorithm(each.mode)), each.workspace_bytes, each.notes) for each in modes),
         *((_name_of(each.engine, each.knobs), each.workspace_bytes, each.notes) for each in configs[:count]),
     ]
-    return _listing(described, complete=complete, look_at=max(1, len(modes) + few), look_further=False)
+    look_at = max(1, len(modes) + few)
+    return _listing(described, complete=complete, look_at=look_at, look_up_to=look_at)
 
 
 def _listing(
     described: Sequence[tuple[str, int, tuple[str, ...]]],
     *,
     complete: bool,
-    look_at: int | None,
-    look_further: bool = True,
+    look_at: int,
+    look_up_to: int | None,
 ) -> Listing:
     """Of (name, workspace in bytes, notes)."""
     candidates = tuple(
         Candidate(algorithm=name, rank=rank, workspace_bytes=workspace_bytes, notes=notes)
         for rank, (name, workspace_bytes, notes) in enumerate(described)
     )
-    return Listing(candidates=candidates, complete=complete, look_at=look_at, look_further=look_further, steady=True)
+    return Listing(candidates=candidates, complete=complete, look_at=look_at, look_up_to=look_up_to, steady=True)
 
 
 def pair_listing(forward: LegacyNorm, backward: LegacyNorm) -> Listing:
@@ -216,19 +241,28 @@ def _can_wait(config: EngineConfig, before: int, op: ConvOp, kind: Kind, mode: M
         case "plain":
             return False
         case "stem":
-            return compiled or (before >= _FEW and not tensor_core)
+            return compiled or _is_hopeless(config, op) or (before >= _FEW and not tensor_core)
         case "depthwise":
             return mode == "fallback" or tensor_core or (compiled and before >= _FEW)
         case "volume" | "other":
-            if config.engine == _SIMPLE and op.filter_shape[1] > 1 and op.flops > _SIMPLE_FLOPS:
-                return True
-            if config.engine == _READS_BEYOND and _has_lopsided_gradient(op):
+            if _reads_beyond(config, op) or _is_hopeless(config, op):
                 return True
             return compiled and (fills_the_device(op) if mode == "fallback" else before >= _LATE)
 
 
-def _has_lopsided_gradient(op: ConvOp) -> bool:
-    return op.direction == "backward_filter" and op.padding_low != op.padding_high
+def _cost(config: EngineConfig, op: ConvOp) -> tuple[bool, bool, bool]:
+    """By which those are listed that can wait, for whoever has too few others: a run, then half a second of compiling,
+    then seconds of running, and what may end the process behind all others."""
+    return _reads_beyond(config, op), _is_hopeless(config, op), RUNTIME_COMPILED in config.notes
+
+
+def _is_hopeless(config: EngineConfig, op: ConvOp) -> bool:
+    return config.engine == _SIMPLE and op.filter_shape[1] > 1 and op.flops > _SIMPLE_FLOPS
+
+
+def _reads_beyond(config: EngineConfig, op: ConvOp) -> bool:
+    is_lopsided = op.direction == "backward_filter" and op.padding_low != op.padding_high
+    return config.engine == _READS_BEYOND and is_lopsided
 
 
 def algorithm_of(engine: int, knobs: Knobs) -> Algorithm:

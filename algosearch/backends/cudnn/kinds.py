@@ -30,13 +30,13 @@ _VOLUME_POINTS: Final = 4096
 
 
 def kind_of(op: ConvOp) -> Kind:
-    """`plain` is what networks are mostly made of, and what the heuristics were made for: a good one is among the first
-    that they list. A `volume` is the same in three dimensions; its good ones stand a little further down. `stem` is
-    like the first convolution of most networks for images of three colours: mode INSTANT has a good one somewhere, and
-    what FALLBACK has and what is compiled at run time is not. A `depthwise` one has a channel to itself in each group,
-    which is no product of matrices: what uses tensor cores goes from group to group, and was 11 to 150 times slower
-    than the best. Of an `other`, everything must be looked at: the first six were up to 60 % slower than the best,
-    which mode B or FALLBACK listed."""
+    """Of a canonical op, which has two dimensions or three. `plain` is what networks are mostly made of, and what the
+    heuristics were made for: a good one is among the first that they list. A `volume` is the same in three dimensions;
+    its good ones stand a little further down. `stem` is like the first convolution of most networks for images of three
+    colours: mode INSTANT has a good one somewhere, and what FALLBACK has and what is compiled at run time is not. A
+    `depthwise` one has one channel and one filter in each group, which is no product of matrices: what uses tensor
+    cores goes from group to group, and was 11 to 150 times slower than the best. Of an `other`, all that is not
+    hopeless must be looked at: the first six were up to 60 % slower than the best, which mode B or FALLBACK listed."""
     if not _is_usual(op):
         return "other"
     if op.spatial_dimensions == 3:
@@ -56,8 +56,7 @@ def fills_the_device(op: ConvOp) -> bool:
 
 def _is_usual(op: ConvOp) -> bool:
     return (
-        op.spatial_dimensions in (2, 3)
-        and op.input_type != "int8"
+        op.input_type != "int8"
         and set(op.dilation) == {1}
         and op.padding_low == op.padding_high
         and len(set(op.filter_shape[2:])) == 1

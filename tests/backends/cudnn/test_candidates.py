@@ -21,6 +21,7 @@ OTHER = ConvOp(input_shape=(1, 8, 8, 8), filter_shape=(8, 1, 3, 3), groups=8)
 VOLUME = ConvOp(input_shape=(1, 32, 18, 18, 18), filter_shape=(32, 32, 3, 3, 3))
 DEPTHWISE = ConvOp(input_shape=(4, 8, 34, 34), filter_shape=(8, 1, 3, 3), groups=8)
 FEW_CHANNELS = ConvOp(input_shape=(4, 8, 34, 34), filter_shape=(8, 8, 3, 3))
+LARGE_STEM = ConvOp(input_shape=(64, 3, 118, 118), filter_shape=(32, 3, 7, 7))
 LARGE = ConvOp(input_shape=(64, 24, 114, 114), filter_shape=(24, 24, 3, 3))
 LARGE_DEPTHWISE = ConvOp(input_shape=(64, 64, 86, 86), filter_shape=(64, 1, 31, 31), groups=64)
 LARGE_VOLUME = ConvOp(input_shape=(64, 32, 18, 58, 58), filter_shape=(32, 32, 3, 3, 3))
@@ -97,7 +98,7 @@ def test_how_many(
     assert [candidate.workspace_bytes for candidate in found.candidates] == engines
     assert found.complete == complete
     assert found.look_at == {PLAIN: 4, VOLUME: 12, STEM: 12, OTHER: len(ALL)}[op]
-    assert found.look_further == (op != OTHER)
+    assert found.look_up_to == (len(ALL) if complete else None)
 
 
 def test_a_plain_op_asks_for_no_more_than_it_needs(many: FakeCudnn, graph_of: Graphs) -> None:
@@ -178,11 +179,60 @@ def mixed(fake: FakeCudnn) -> FakeCudnn:
 
 
 def test_what_cannot_win_in_a_stem_is_listed_last(mixed: FakeCudnn, graph_of: Graphs) -> None:
-    """What is compiled, even if the library names it first; and behind six others what has no tensor cores."""
+    """Behind six others what has no tensor cores; and what is compiled, even if the library names it first."""
     few = [engine_of(each.algorithm)[0] for each in listing(graph_of(STEM), STEM, 1).candidates]
     everything = [engine_of(each.algorithm)[0] for each in listing(graph_of(STEM), STEM, None).candidates]
     assert few == [1, 2, 4, 5, 6, 7, 9, 11]
-    assert everything == [*few, 0, 3, 8, 10, 12, 13]
+    assert everything == [*few, 8, 0, 3, 10, 12, 13]
+
+
+@pytest.mark.parametrize("op", [VOLUME, STEM], ids=lambda op: op.describe())
+def test_where_there_are_few_others_what_can_wait_is_not_looked_at_instead(
+    mixed: FakeCudnn, graph_of: Graphs, op: ConvOp
+) -> None:
+    """Neither at first nor later, however many are to be looked at of such an op; for a policy that lacks something."""
+    few, everything = (listing(graph_of(op), op, width) for width in (1, None))
+    assert (few.complete, few.look_up_to) == (False, None)
+    kept = {STEM: 8, VOLUME: 11}[op]
+    assert everything.complete
+    assert (everything.look_at, everything.look_up_to) == (kept, kept)
+
+
+def test_where_everything_can_wait_there_is_a_list_all_the_same(fake: FakeCudnn, graph_of: Graphs) -> None:
+    fake.forget_engines()
+    for engine in range(6):
+        fake.engine(engine, numerical=[NumericalNote.TENSOR_CORE])
+        fake.config(engine)
+    found = listing(graph_of(DEPTHWISE), DEPTHWISE, 1)
+    assert [engine_of(each.algorithm)[0] for each in found.candidates] == [*range(6)]
+    assert (found.complete, found.look_at, found.look_up_to) == (True, 1, 0)
+
+
+def test_of_a_plain_op_that_instant_lists_twice_no_more_is_forgotten(fake: FakeCudnn, graph_of: Graphs) -> None:
+    """A wider list would not begin with a narrower one that goes on with FALLBACK too soon."""
+    fake.forget_engines()
+    for engine in range(8):
+        fake.engine(engine)
+    for engine in (0, 0, 1, 2, 3, 4, 5):
+        fake.config(engine)
+    for engine in (6, 7):
+        fake.config(engine, mode=HeuristicMode.FALLBACK)
+    for width in (1, 4, 5, 6, 7, 8, None):
+        found = listing(graph_of(PLAIN), PLAIN, width)
+        assert [engine_of(each.algorithm)[0] for each in found.candidates] == [*range(len(found.candidates))]
+        assert len(found.candidates) >= (width or 8)
+
+
+def test_a_plain_op_has_all_of_a_mode_that_begins_with_what_is_known(fake: FakeCudnn, graph_of: Graphs) -> None:
+    """Of B the first few are INSTANT's: that no others are among those is not all of it."""
+    fake.forget_engines()
+    for engine in range(20):
+        fake.engine(engine)
+        fake.config(engine, mode=HeuristicMode.B)
+    for engine in range(8):
+        fake.config(engine)
+    found = listing(graph_of(PLAIN), PLAIN, 9)
+    assert (len(found.candidates), found.complete) == (20, True)
 
 
 @pytest.mark.parametrize("op", [PLAIN, VOLUME, STEM, DEPTHWISE, OTHER], ids=lambda op: op.describe())
@@ -204,6 +254,15 @@ def test_of_other_ops_everything_is_looked_at_but_what_is_compiled_and_listed_la
     assert (found.complete, found.look_at) == (True, 12)
 
 
+def test_late_is_behind_eight_others(fake: FakeCudnn, graph_of: Graphs) -> None:
+    fake.forget_engines()
+    for engine in range(11):
+        fake.engine(engine, behavior=[BehaviorNote.RUNTIME_COMPILATION] if engine in (7, 8, 9) else [])
+        fake.config(engine)
+    found = listing(graph_of(OTHER), OTHER, 1)
+    assert [engine_of(each.algorithm)[0] for each in found.candidates] == [*range(8), 10, 8, 9]
+
+
 def test_of_a_depthwise_one_only_what_suits_it_is_looked_at(fake: FakeCudnn, graph_of: Graphs) -> None:
     """What uses tensor cores, what FALLBACK names, and behind six others what is compiled, comes last."""
     fake.forget_engines()
@@ -217,8 +276,8 @@ def test_of_a_depthwise_one_only_what_suits_it_is_looked_at(fake: FakeCudnn, gra
         fake.config(engine, mode=mode)
     found = listing(graph_of(DEPTHWISE), DEPTHWISE, 1)
     kept = [0, 2, 3, 4, 5, 6, 10]
-    assert [engine_of(each.algorithm)[0] for each in found.candidates] == [*kept, 1, 7, 8, 9, 11]
-    assert (found.complete, found.look_at, found.look_further) == (True, len(kept), False)
+    assert [engine_of(each.algorithm)[0] for each in found.candidates] == [*kept, 1, 9, 11, 7, 8]
+    assert (found.complete, found.look_at, found.look_up_to) == (True, len(kept), len(kept))
 
 
 @pytest.mark.parametrize(
@@ -226,12 +285,14 @@ def test_of_a_depthwise_one_only_what_suits_it_is_looked_at(fake: FakeCudnn, gra
     [
         (OTHER, []),
         (FEW_CHANNELS, [2]),
-        (LARGE, [0, 2]),
-        (LARGE_VOLUME, [0, 2]),
+        (LARGE, [2, 0]),
+        (LARGE_VOLUME, [2, 0]),
         (LARGE_DEPTHWISE, []),
+        (LARGE_STEM, [2, 0]),
         (replace(FEW_CHANNELS, padding_high=(1, 0)), [2]),
-        (replace(FEW_CHANNELS, padding_high=(1, 0), direction="backward_filter"), [1, 2]),
+        (replace(FEW_CHANNELS, padding_high=(1, 0), direction="backward_filter"), [2, 1]),
         (replace(FEW_CHANNELS, padding_low=(1, 0), padding_high=(1, 0), direction="backward_filter"), [2]),
+        (replace(LARGE, padding_high=(1, 0), direction="backward_filter"), [2, 0, 1]),
     ],
     ids=[
         "few points",
@@ -239,16 +300,18 @@ def test_of_a_depthwise_one_only_what_suits_it_is_looked_at(fake: FakeCudnn, gra
         "large",
         "large, of three dimensions",
         "large, depthwise",
+        "large, of three channels",
         "unequal",
         "unequal, filter gradient",
         "equal, filter gradient",
+        "unequal, filter gradient, large",
     ],
 )
 def test_what_is_hopeless_or_reads_beyond_comes_last(
     fake: FakeCudnn, graph_of: Graphs, op: ConvOp, last: list[int]
 ) -> None:
-    """Engine 0 where there is much to compute, engine 1 of a filter gradient with unequal padding; and of a dense op
-    with points enough what FALLBACK has, compiled at run time."""
+    """Of a dense op with points enough what FALLBACK has, compiled at run time; engine 0 where there is much to
+    compute; and behind all others engine 1 of a filter gradient with unequal padding."""
     fake.forget_engines()
     for engine in range(4):
         fake.engine(engine, behavior=[BehaviorNote.RUNTIME_COMPILATION] if engine == 2 else [])
@@ -256,7 +319,7 @@ def test_what_is_hopeless_or_reads_beyond_comes_last(
     found = listing(graph_of(op), op, 1)
     first = [engine for engine in (0, 1, 3, 2) if engine not in last]
     assert [engine_of(each.algorithm)[0] for each in found.candidates] == [*first, *last]
-    assert (found.complete, found.look_at) == (True, 12 if op == LARGE_VOLUME else len(first))
+    assert (found.complete, found.look_at, found.look_up_to) == (True, len(first), len(first))
 
 
 def test_its_times_are_steady(many: FakeCudnn, graph_of: Graphs) -> None:

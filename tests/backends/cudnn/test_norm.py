@@ -294,7 +294,7 @@ def test_listing(
     assert [each.rank for each in found.candidates] == list(range(len(expected)))
     # However many were listed, for whoever could use none of the first: a race begins with few, and stays with them.
     assert found.look_at == {"channels_last": 4, "channels_first": 2}[layout]
-    assert not found.look_further
+    assert found.look_up_to == found.look_at
 
 
 def test_listing_without_a_graph(handle: Handle) -> None:

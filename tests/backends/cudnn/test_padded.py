@@ -177,8 +177,21 @@ def test_a_search_lists_a_few_of_them_behind_the_first(fake: FakeCudnn, driven: 
         assert [each.rank for each in listing.candidates] == list(range(len(names)))
         assert names[6:12] == padded
         assert not any("pad" in name for name in (*names[:6], *names[12:]))
-        assert listing.look_at == 18
+        assert listing.look_at == 16
     assert not any("pad" in each.algorithm for each in driven.enumerate(OP, 1).candidates), "one that is not worth it"
+
+
+def test_what_is_hopeless_or_reads_beyond_is_not_looked_at_for_being_padded(fake: FakeCudnn, driven: Driven) -> None:
+    """Neither of a large op, whose padded engine 0 takes milliseconds, nor where engine 1 reads where nothing is."""
+    fake.forget_engines()
+    for number in range(3):
+        fake.engine(number)
+        fake.config(number)
+    large = replace(LISTED, filter_shape=(64, 3, 3, 3))
+    lopsided = canonical(replace(LISTED, direction="backward_filter", padding_low=(0, 0), padding_high=(1, 1)))
+    for op, padded in ((LISTED, [0, 1, 2]), (large, [1, 2]), (lopsided, [0, 2])):
+        names = [each.algorithm for each in driven.enumerate(op, 1).candidates]
+        assert [name for name in names if "pad" in name] == [f"cudnn/graph:{number}?pad=8" for number in padded]
 
 
 @pytest.mark.parametrize("configs", [1, 3])
