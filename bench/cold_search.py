@@ -31,7 +31,7 @@ from typing import Any
 import apart
 import machine
 import torch_peers
-from networks import add_networks, described, training_convs
+from networks import add_networks, asked, described, training_convs
 from report import arguments, report, some
 
 import algosearch
@@ -195,16 +195,15 @@ def main() -> None:
     machine.needs(parser, gpus=1, peers=options.peers)
     figures: dict[str, Any] = {"code_cache": options.code_cache}
     raw: dict[str, Any] = {}
-    for network in options.networks:
-        for batch in options.batches:
-            for case in options.cases:
-                _add_case(figures, raw, (network, case, batch), options)
+    for name, network, case, batch in asked(options):
+        _add_case(figures, raw, name, (network, case, batch), options)
     report(figures, LIMITS, options.json, raw)
 
 
-def _add_case(figures: dict[str, Any], raw: dict[str, Any], what: tuple[str, str, int], options: Any) -> None:
+def _add_case(
+    figures: dict[str, Any], raw: dict[str, Any], name: str, what: tuple[str, str, int], options: Any
+) -> None:
     network, case, batch = what
-    name = f"{network}_{batch}_{case}"
     samples: dict[str, list[dict[str, Any]]] = {who: [] for who in ("ours", *options.peers)}
     for turn in range(max(options.times, options.peer_times)):
         for who, found in samples.items():

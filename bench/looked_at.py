@@ -19,7 +19,7 @@ from typing import Any
 
 import apart
 import machine
-from networks import add_networks, described, training_convs
+from networks import add_networks, asked, described, training_convs
 from report import arguments, how_long, report, some
 
 from algosearch.backends.base import Session
@@ -123,12 +123,9 @@ def main() -> None:
     machine.needs(parser, gpus=1)
     raw: dict[str, Any] = {}
     figures: dict[str, Any] = {}
-    for network in options.networks:
-        for case in options.cases:
-            for batch in options.batches:
-                name = f"{network}_{batch}_{case}"
-                raw[name] = _whole(network, case, batch, options)
-                figures |= {f"{name}_{key}": value for key, value in _figures(raw[name]["ops"]).items()}
+    for name, network, case, batch in asked(options):
+        raw[name] = _whole(network, case, batch, options)
+        figures |= {f"{name}_{key}": value for key, value in _figures(raw[name]["ops"]).items()}
     report(figures, {}, options.json, raw)
 
 

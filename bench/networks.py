@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
+from itertools import product
 from typing import Any
 
 from report import some
@@ -25,6 +27,12 @@ def add_networks(parser: ArgumentParser, *batches: int) -> None:
     parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=["resnet50"])
     parser.add_argument("--cases", nargs="+", choices=tuple(CASES), default=list(CASES))
     parser.add_argument("--batches", nargs="+", type=some, default=list(batches))
+
+
+def asked(options: Namespace) -> Iterator[tuple[str, str, str, int]]:
+    """Each that is to be measured, by `add_networks`: what it is called in a report, its network, case and batch."""
+    for network, batch, case in product(options.networks, options.batches, options.cases):
+        yield f"{network}_{batch}_{case}", network, case, batch
 
 
 def described(environment: Environment | None) -> dict[str, str]:

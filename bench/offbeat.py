@@ -24,7 +24,6 @@ from argparse import ArgumentParser
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice, product
-from math import exp, log
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -268,7 +267,7 @@ def main() -> None:
         else:
             print(json.dumps(torch_benchmark(listed, int(stride), int(first), float(seconds))))
         return
-    if not any(True for _ in cases(options.list, options.stride, options.skip)):
+    if next(cases(options.list, options.stride, options.skip), None) is None:
         parser.error(f"argument --skip: {options.list} has no case behind the first {options.skip}")
     earlier = None if options.join is None else _earlier(parser, options)
     machine.needs(parser, gpus=options.gpus, peers=("torch",))
@@ -382,7 +381,7 @@ def _figures(samples: Sequence[Sample]) -> dict[str, Any]:
 
 def _geometric_mean(factors: Sequence[float]) -> float | None:
     """By how much more than 1; None of none: where every pick is refused, that is what there is to say."""
-    return exp(sum(map(log, factors)) / len(factors)) - 1 if factors else None
+    return statistics.geometric_mean(factors) - 1 if factors else None
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from typing import Any
 
 import apart
 import machine
-from networks import CASES, add_networks, described, training_convs
+from networks import CASES, add_networks, asked, described, training_convs
 from report import arguments, report, some
 
 import algosearch
@@ -99,20 +99,17 @@ def main() -> None:
     machine.needs(parser, gpus=1)
     figures: dict[str, Any] = {}
     raw: dict[str, Any] = {}
-    for network in options.networks:
-        for batch in options.batches:
-            for case in options.cases:
-                name = f"{network}_{batch}_{case}"
-                with tempfile.TemporaryDirectory() as directory:
-                    apart.sample(__file__, "fill", directory, network, case, str(batch))
-                    samples = [
-                        apart.sample(__file__, "run" if turn == 0 else "find", directory, network, case, str(batch))
-                        for turn in range(options.times)
-                    ]
-                raw[name] = samples
-                for figure in ("first_answer_s", "answers_ms", "library_s", "build_s", "first_runs_s"):
-                    each = [sample[figure] for sample in samples if figure in sample]
-                    figures[f"{name}_{figure}"] = statistics.median(each)
+    for name, network, case, batch in asked(options):
+        with tempfile.TemporaryDirectory() as directory:
+            apart.sample(__file__, "fill", directory, network, case, str(batch))
+            samples = [
+                apart.sample(__file__, "run" if turn == 0 else "find", directory, network, case, str(batch))
+                for turn in range(options.times)
+            ]
+        raw[name] = samples
+        for figure in ("first_answer_s", "answers_ms", "library_s", "build_s", "first_runs_s"):
+            each = [sample[figure] for sample in samples if figure in sample]
+            figures[f"{name}_{figure}"] = statistics.median(each)
     report(figures, LIMITS, options.json, raw)
 
 

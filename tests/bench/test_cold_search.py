@@ -1,15 +1,10 @@
 """What `bench/cold_search.py` makes of its samples, on the CPU."""
 
 import argparse
-import sys
-from pathlib import Path
 from typing import Any
 
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
-
 import cold_search
+import pytest
 
 OURS = dict.fromkeys(
     ("ops", "final", "listed", "tried", "picked_ms", "first_ms", "search_s", "library_s", "open_s", "whole_s"), 1
@@ -27,7 +22,7 @@ def test_where_the_time_goes_is_looked_at_unless_it_is_left_out(ledger: bool, mo
     monkeypatch.setattr(cold_search, "_elsewhere", elsewhere)
     options = argparse.Namespace(times=3, peer_times=1, peers=["xla_4"], ledger=ledger, code_cache="kept")
     figures, raw = dict[str, Any](), dict[str, Any]()
-    cold_search._add_case(figures, raw, ("vit_b16", "fp16_nhwc", 1), options)
+    cold_search._add_case(figures, raw, "vit_b16_1_fp16_nhwc", ("vit_b16", "fp16_nhwc", 1), options)
     assert asked == ["ours", "xla_4", "ours", "ours", *["ledger"] * ledger]
     assert list(raw["vit_b16_1_fp16_nhwc"]) == ["ours", "xla_4", *["ledger"] * ledger]
     assert (figures["vit_b16_1_fp16_nhwc_ours_s"], figures["vit_b16_1_fp16_nhwc_xla_4_s"]) == (3.0, 2.0)

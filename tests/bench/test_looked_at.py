@@ -1,20 +1,15 @@
 """The short form of `bench/looked_at.py`, on the CPU."""
 
-import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
+import looked_at
 import pytest
+from around import Around
 
 from algosearch.backends.base import Session
 from algosearch.backends.cpu import CpuBackend
 from algosearch.ops import ConvOp, Op
 from algosearch.records import Burst, Candidate, Failure
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
-
-import looked_at
-from around import Around
 
 OP = ConvOp(input_shape=(1, 4, 8, 8), filter_shape=(4, 4, 3, 3))
 

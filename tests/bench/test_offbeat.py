@@ -2,16 +2,12 @@
 
 import argparse
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
-
 import apart
 import offbeat
+import pytest
 from report import environment
 
 from tests.bench.test_options import ended

@@ -1,16 +1,12 @@
 """`bench/oracle.py` prices candidates, and ends."""
 
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import cast
+
+import oracle
 
 from algosearch.backends.base import Session
 from algosearch.records import Burst
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
-
-import oracle
 
 
 class Clock:

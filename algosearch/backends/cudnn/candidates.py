@@ -97,7 +97,7 @@ def listing(graph: OperationGraph, op: ConvOp, width: int | None, *, padded: Seq
         if place is None and configs:
             place = min(_FEW, len(configs))
     hopeful = len(configs) + len(padded)
-    look_at = min(_WIDTHS.get(kind, len(configs)) + len(padded), hopeful)
+    look_at = min(_WIDTHS.get(kind, hopeful), len(configs)) + len(padded)
     for config in sorted(held, key=lambda each: _cost(each, op)) if complete else ():
         configs.setdefault((config.engine, config.knobs), config)
 
